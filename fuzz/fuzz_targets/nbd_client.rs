@@ -10,7 +10,8 @@ use std::io::IoSlice;
 use base::buffer::Buffer;
 use fuzz::nbd_script::{Item, Script, Setup, chunk_bytes, option_reply_bytes, simple_reply_bytes};
 use libfuzzer_sys::fuzz_target;
-use nbd::client::{Client, ClientOptions, Command, Event};
+use nbd::Command;
+use nbd::client::{Client, ClientOptions, Event};
 use nbd::wire::handshake::{BASE_ALLOCATION, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, option, reply};
 use nbd::wire::transmission::{Abilities, command};
 
@@ -85,15 +86,14 @@ impl Run {
 
     fn submit(&mut self, flags: u16, kind: u8, offset: u32, length: u32) {
         let (offset, length) = (u64::from(offset) % SIZE_BYTES, 1 + length % REQUEST_BYTES_MAX);
-        let buffer = Buffer::zeroed(length as usize);
         let fua = flags & 1 != 0;
-        let mut kept = 0;
+        let mut room = Buffer::empty();
         let command = match u16::from(kind) % 8 {
             command::READ | command::DISC => {
-                kept = buffer.len();
-                Command::Read { offset, buffer }
+                room = Buffer::zeroed(length as usize);
+                Command::Read { offset, length }
             }
-            command::WRITE => Command::Write { offset, buffer, fua },
+            command::WRITE => Command::Write { offset, buffer: Buffer::zeroed(length as usize), fua },
             command::FLUSH => Command::Flush,
             command::TRIM => Command::Trim { offset, length, fua },
             command::CACHE => Command::Cache { offset, length },
@@ -104,9 +104,10 @@ impl Run {
         };
         let token = self.token_next;
         self.token_next += 1;
-        match self.client.submit(command, token) {
+        let kept = room.len();
+        match self.client.submit(command, room, token) {
             Ok(()) => assert!(self.submitted.insert(token, kept).is_none()),
-            Err((_, returned)) => assert_eq!(returned, token),
+            Err((_, _, returned)) => assert_eq!(returned, token),
         }
         self.settle();
     }

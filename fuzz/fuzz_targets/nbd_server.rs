@@ -13,9 +13,10 @@ use std::sync::Arc;
 use base::buffer::Buffer;
 use fuzz::nbd_script::{Item, Script, Setup, option_bytes, request_bytes};
 use libfuzzer_sys::fuzz_target;
+use nbd::Command;
 use nbd::ErrorCode;
 use nbd::limits::PAYLOAD_BYTES_MAX;
-use nbd::server::{Command, Event, Export, Reply, Server, Ticket};
+use nbd::server::{Event, Export, Reply, Server, Ticket};
 use nbd::wire::handshake::{BASE_ALLOCATION, BlockSize, GoRequest, MetaContextRequest, option};
 use nbd::wire::transmission::{Abilities, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, StatusExtent, command};
 

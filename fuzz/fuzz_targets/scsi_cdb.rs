@@ -39,25 +39,8 @@ fn unit(lun: usize) -> Arc<LogicalUnit> {
 fn data_in_bytes_max(cdb: &[u8], block_bytes: u32) -> u64 {
     match Cdb::parse(cdb) {
         Ok(Cdb::Read(transfer)) => u64::from(transfer.blocks.count) * u64::from(block_bytes),
-        Ok(Cdb::ReadCapacity10) => 8,
-        Ok(Cdb::RequestSense { allocation_length, .. }) => allocation_length.into(),
-        Ok(Cdb::Inquiry { allocation_length, .. }) | Ok(Cdb::PersistentReserveIn { allocation_length, .. }) => {
-            allocation_length.into()
-        }
-        Ok(Cdb::ModeSense(sense)) => sense.allocation_length.into(),
-        Ok(Cdb::LogSense(sense)) => sense.allocation_length.into(),
-        Ok(Cdb::ReadDefectData(defects)) => defects.allocation_length.into(),
-        Ok(
-            Cdb::ReportLuns { allocation_length, .. }
-            | Cdb::ReadCapacity16 { allocation_length }
-            | Cdb::GetLbaStatus { allocation_length, .. }
-            | Cdb::ReceiveCopyResults { allocation_length, .. }
-            | Cdb::ReportTargetPortGroups { allocation_length, .. }
-            | Cdb::ReportSupportedOperationCodes { allocation_length, .. }
-            | Cdb::SharingIn { allocation_length, .. }
-            | Cdb::ReportSupportedTaskManagementFunctions { allocation_length, .. },
-        ) => allocation_length.into(),
-        _ => 0,
+        Ok(cdb) => cdb.parameter_data_bytes().into(),
+        Err(_) => 0,
     }
 }
 

@@ -86,12 +86,7 @@ impl Default for Listener {
 }
 
 /// What a CDB asks for, with blocks of 512 bytes.
-pub fn asked_data_out(cdb: &[u8]) -> AskedDataOut {
-    Cdb::parse(cdb).map_or_else(
-        |_| AskedDataOut::default(),
-        |cdb| {
-            let asked = cdb.class().data_out;
-            AskedDataOut { bytes: asked.bytes(512), is_exact: asked.is_exact(), is_held: false }
-        },
-    )
+pub fn asked_data_out(cdb: &Cdb) -> AskedDataOut {
+    let asked = cdb.class().data_out;
+    AskedDataOut { bytes: asked.bytes(512), is_exact: asked.is_exact(), is_held: false }
 }

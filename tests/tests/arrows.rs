@@ -10,7 +10,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 const ARROWS: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("scsi", &[]),
-    ("iscsi", &[]),
+    ("iscsi", &["scsi"]),
     ("nbd", &[]),
     ("locks", &[]),
     ("block", &[]),

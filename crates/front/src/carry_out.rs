@@ -27,7 +27,8 @@ use std::task::{Context, Poll};
 
 use block::range_lock::{RangeGuard, RangeLock};
 use block::{Buffer, ByteRange, Completion, Error, ErrorKind, Geometry, Request, Response, SharedDevice};
-use nbd::server::{Command, Reply, Ticket};
+use nbd::Command;
+use nbd::server::{Reply, Ticket};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::admission::DeviceTurns;

@@ -29,7 +29,8 @@ use block::{
     Completion, Device, Error, ErrorKind, Event, EventHub, EventReceiver, Extent, ExtentKind, Geometry, Hints,
     Identity, Operation, Request, Response,
 };
-use nbd::client::{Client, ClientOptions, Command, Completed, Event as ClientEvent, ExportInfo};
+use nbd::Command;
+use nbd::client::{Client, ClientOptions, Completed, Event as ClientEvent, ExportInfo};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -161,11 +162,12 @@ impl NbdClient {
         &self.info
     }
 
-    /// The commands of a request within the export; or its response where none is needed.
-    fn commands(&self, request: Request, range: ByteRange) -> Result<Vec<Command>, Response> {
+    /// The commands of a request within the export, and the buffer that it reads into; or its response where no command
+    /// is needed.
+    fn commands(&self, request: Request, range: ByteRange) -> Result<(Vec<Command>, Buffer), Response> {
         let abilities = &self.info.abilities;
         let offset = range.offset;
-        Ok(match request.operation {
+        let commands = match request.operation {
             _ if range.is_empty() && !matches!(request.operation, Operation::Flush) => {
                 return Err(done_without_asking(request.operation));
             }
@@ -179,7 +181,9 @@ impl NbdClient {
                 return Err(Response { extents, ..Response::done(Buffer::empty()) });
             }
             Operation::Flush => vec![Command::Flush],
-            Operation::Read { buffer } => vec![Command::Read { offset, buffer }],
+            Operation::Read { buffer } => {
+                return Ok((vec![Command::Read { offset, length: range.length as u32 }], buffer));
+            }
             Operation::Write { buffer, fua } => {
                 vec![Command::Write { offset, buffer, fua: fua && abilities.can_fua }]
             }
@@ -197,7 +201,8 @@ impl NbdClient {
                     |(offset, length)| Command::WriteZeroes { offset, length, fua, may_discard, only_if_fast: false };
                 pieces(range).map(zero).collect()
             }
-        })
+        };
+        Ok((commands, Buffer::empty()))
     }
 }
 
@@ -252,7 +257,7 @@ impl Device for NbdClient {
             Operation::Flush => (Kind::Flush, false),
             Operation::Extents { .. } => (Kind::Extents, false),
         };
-        let commands = match self.commands(request, range) {
+        let (commands, mut room) = match self.commands(request, range) {
             Ok(commands) => commands,
             Err(response) => return Completion::ready(response),
         };
@@ -265,12 +270,13 @@ impl Device for NbdClient {
             for command in commands {
                 let Some(target) = targets.next() else { break };
                 let token = Token { target, kind, offset: range.offset, length: range.length, needs_flush };
-                refused.extend(state.client.submit(command, token).err());
+                refused.extend(state.client.submit(command, std::mem::take(&mut room), token).err());
             }
             if refused.is_empty() { state.driver.take() } else { None }
         };
-        for (command, token) in refused {
-            token.complete(Response::failed(self.shared.refusal(), buffer_of(command)));
+        for (command, room, token) in refused {
+            let buffer = if let Command::Write { buffer, .. } = command { buffer } else { room };
+            token.complete(Response::failed(self.shared.refusal(), buffer));
         }
         driver.into_iter().for_each(Waker::wake);
         completion
@@ -302,13 +308,6 @@ fn to_targets(sender: SlotSender, count: usize) -> impl Iterator<Item = Target> 
     };
     let pieces = pieces.map(move |pieces| std::iter::repeat_n(pieces, count).map(Target::Piece));
     whole.into_iter().chain(pieces.into_iter().flatten())
-}
-
-fn buffer_of(command: Command) -> Buffer {
-    match command {
-        Command::Read { buffer, .. } | Command::Write { buffer, .. } => buffer,
-        _ => Buffer::empty(),
-    }
 }
 
 impl Token {
@@ -457,7 +456,7 @@ fn collect(state: &mut State, received: &mut Received) -> io::Result<()> {
             ClientEvent::Failed(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
             ClientEvent::Completed(completed) if completed.token.needs_flush && completed.result.is_ok() => {
                 let token = Token { needs_flush: false, ..completed.token };
-                if let Err((_, token)) = state.client.submit(Command::Flush, token) {
+                if let Err((_, _, token)) = state.client.submit(Command::Flush, Buffer::empty(), token) {
                     // A slot has just been freed, so the connection is ending: the write is not
                     // known to be durable.
                     let failure = nbd::Failure::from(nbd::ErrorCode::InputOutput);

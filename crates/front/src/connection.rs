@@ -28,7 +28,8 @@ use block::layer::submitter::SubmitterLayer;
 use block::losses::LossReader;
 use block::{Error, SharedDevice};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use nbd::server::{Command, Event, Reply, Server, Ticket, TlsPolicy};
+use nbd::Command;
+use nbd::server::{Event, Reply, Server, Ticket, TlsPolicy};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 

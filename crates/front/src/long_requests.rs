@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use block::pieces::Pieces;
 use block::range_lock::{Acquire, RangeLock};
 use block::{ByteRange, Error, Geometry};
-use nbd::server::{Command, Reply};
+use nbd::Command;
+use nbd::server::Reply;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 

@@ -16,8 +16,7 @@ use block::{
 use common::memory;
 use common::step_client::StepClient;
 use front::{Exported, NbdOptions, NbdServer};
-use nbd::ErrorCode;
-use nbd::client::Command;
+use nbd::{Command, ErrorCode};
 use tokio::io::AsyncWriteExt;
 
 /// A device whose flushes wait for the test.

@@ -13,8 +13,7 @@ use block::{Completion, Device, Geometry, Identity, Request, SharedDevice};
 use common::step_client::StepClient;
 use common::{memory, memory_with};
 use front::{Exported, NbdOptions, NbdServer};
-use nbd::ErrorCode;
-use nbd::client::Command;
+use nbd::{Command, ErrorCode};
 
 const MIB: u64 = 1 << 20;
 
@@ -94,7 +93,7 @@ async fn block_status_covers_what_was_asked_for() {
     status.result.unwrap();
     let lengths: Vec<_> = status.extents.iter().map(|extent| (extent.length_bytes, extent.is_hole)).collect();
     assert_eq!(lengths, [(700, true), (300, false)]);
-    let past = client.ask(Command::Read { offset: 4 * MIB - 10, buffer: Buffer::zeroed(11) }).await;
+    let past = client.ask(Command::Read { offset: 4 * MIB - 10, length: 11 }).await;
     assert_eq!(past.result.unwrap_err().code, ErrorCode::Invalid);
 }
 

@@ -12,8 +12,7 @@ use block::{Geometry, SharedDevice};
 use common::step_client::StepClient;
 use common::{Running, memory, memory_with};
 use front::{ListenAddress, NbdOptions, NbdServer};
-use nbd::client::Command;
-use nbd::{ErrorCode, StatusExtent};
+use nbd::{Command, ErrorCode, StatusExtent};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 

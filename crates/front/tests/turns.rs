@@ -500,7 +500,7 @@ async fn pieces_of_reads_and_writes_together_are_what_was_asked_for() {
         let bytes: Vec<u8> = (0..length).map(|at| (at / 100) as u8).collect();
         other.read(OWN, 4096).await;
         device.take_asked();
-        let write = nbd::client::Command::Write { offset, buffer: Buffer::copy_of(&bytes), fua: true };
+        let write = nbd::Command::Write { offset, buffer: Buffer::copy_of(&bytes), fua: true };
         client.ask(write).await.result.unwrap();
         let asked = device.take_asked();
         assert_eq!(asked.last().map(|(kind, ..)| *kind), Some(OperationKind::Flush), "once, at the end");
@@ -545,12 +545,12 @@ async fn pieces_together_are_what_was_asked_for() {
     let full = || Buffer::copy_of(&vec![7; 8 << 20]);
     let (offset, length) = (MIB + 100, 5 * MIB as u32 + 1000);
     for command in [
-        nbd::client::Command::Trim { offset, length, fua: true },
-        nbd::client::Command::WriteZeroes { offset, length, fua: true, may_discard: false, only_if_fast: false },
+        nbd::Command::Trim { offset, length, fua: true },
+        nbd::Command::WriteZeroes { offset, length, fua: true, may_discard: false, only_if_fast: false },
     ] {
         device.write(0, full(), false).await.unwrap();
         device.take_asked();
-        let is_trim = matches!(command, nbd::client::Command::Trim { .. });
+        let is_trim = matches!(command, nbd::Command::Trim { .. });
         client.ask(command).await.result.unwrap();
         let asked = device.take_asked();
         assert_eq!(asked.last().map(|(kind, ..)| *kind), Some(OperationKind::Flush), "once, at the end");

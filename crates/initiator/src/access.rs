@@ -1,11 +1,11 @@
 //! How a session's target port reaches the logical unit: asymmetric logical unit access (SPC-4 5.15).
 
-use block::{ByteRange, Error, ErrorKind};
+use block::{Error, ErrorKind};
 use scsi::target_port_groups::{self, AccessState};
 use scsi::{Cdb, Sense, SenseKey, Status, vpd};
 
-use crate::job::{RawCommand, Repeat};
 use crate::limits::CONTROL_DATA_BYTES;
+use crate::raw_command::RawCommand;
 use crate::remote_lun::RemoteLun;
 
 impl RemoteLun {
@@ -20,25 +20,18 @@ impl RemoteLun {
     pub async fn access_state(&self) -> Result<Option<AccessState>, Error> {
         let length = CONTROL_DATA_BYTES as u16;
         let cdb = Cdb::Inquiry { is_vpd: true, page: vpd::page::DEVICE_IDENTIFICATION, allocation_length: length };
-        let Some(page) = self.ask(&cdb).await? else { return Ok(None) };
+        let Some(page) = self.ask(cdb).await? else { return Ok(None) };
         let Ok(Some(own)) = vpd::parse_target_port_group(&page) else { return Ok(None) };
         let cdb = Cdb::ReportTargetPortGroups { is_extended: false, allocation_length: length.into() };
-        let Some(report) = self.ask(&cdb).await? else { return Ok(None) };
+        let Some(report) = self.ask(cdb).await? else { return Ok(None) };
         let groups = target_port_groups::parse(&report).unwrap_or_default();
         Ok(groups.iter().find(|group| group.number == own).map(|group| group.access))
     }
 
     /// Sends a command that only reads, and returns its data; `None` where the unit does not know
     /// the command.
-    async fn ask(&self, cdb: &Cdb) -> Result<Option<Vec<u8>>, Error> {
-        let raw = RawCommand {
-            repeat: Repeat::Always,
-            range: ByteRange::default(),
-            cdb: cdb.emit().to_vec(),
-            data_out: Vec::new(),
-            data_in_length: CONTROL_DATA_BYTES,
-        };
-        let outcome = self.carry_out(raw).await?;
+    async fn ask(&self, cdb: Cdb) -> Result<Option<Vec<u8>>, Error> {
+        let outcome = self.carry_out(RawCommand::reading(cdb)).await?;
         if Status::from_code(outcome.status) == Some(Status::Good) {
             return Ok(Some(outcome.data_in));
         }

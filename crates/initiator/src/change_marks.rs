@@ -15,8 +15,8 @@ use scsi::{Cdb, Sense, Status};
 pub use scsi::change_mark::{Mark, Support as ChangeMarkSupport};
 
 use crate::error::{LinkError, sense_error};
-use crate::job::{RawCommand, RawOutcome, Repeat};
 use crate::limits::{CHANGE_REPORT_BYTES, CHANGE_REPORTS_MAX, MARKS_BYTES};
+use crate::raw_command::{RawCommand, RawOutcome, Repeat};
 use crate::remote_lun::RemoteLun;
 use crate::taken_marks::{TakenMarks, Tokens};
 use crate::unit::Probe;
@@ -124,7 +124,7 @@ impl RemoteLun {
     /// `Corrupt` when the answer is malformed, else the errors of commands.
     pub async fn marks(&self) -> Result<Vec<Mark>, Error> {
         self.support()?;
-        let data = self.change_mark_in(&report_marks_cdb(), MARKS_BYTES).await?;
+        let data = self.change_mark_in(report_marks_cdb()).await?;
         parse_marks(&data).map_err(malformed)
     }
 
@@ -136,7 +136,7 @@ impl RemoteLun {
         let mut report = Report::new(slot, self.support()?);
         loop {
             let cdb = report.cdb();
-            let data = self.change_mark_in(&cdb, CHANGE_REPORT_BYTES).await?;
+            let data = self.change_mark_in(cdb).await?;
             if let Some(report) = report.handle(Changes::parse(&data).map_err(malformed)?) {
                 return Ok(report);
             }
@@ -225,15 +225,8 @@ impl RemoteLun {
         check(&outcome, "forgetting a change mark")
     }
 
-    pub(crate) async fn change_mark_in(&self, cdb: &Cdb, length: usize) -> Result<Vec<u8>, Error> {
-        let raw = RawCommand {
-            repeat: Repeat::Always,
-            range: ByteRange::default(),
-            cdb: cdb.emit().to_vec(),
-            data_out: Vec::new(),
-            data_in_length: length,
-        };
-        let outcome = self.carry_out(raw).await?;
+    pub(crate) async fn change_mark_in(&self, cdb: Cdb) -> Result<Vec<u8>, Error> {
+        let outcome = self.carry_out(RawCommand::reading(cdb)).await?;
         check(&outcome, "asking for change marks")?;
         Ok(outcome.data_in)
     }
@@ -244,14 +237,7 @@ impl RemoteLun {
         list: Parameters,
         repeat: Repeat,
     ) -> Result<RawOutcome, Error> {
-        let raw = RawCommand {
-            repeat,
-            range: ByteRange::default(),
-            cdb: out_cdb(action).emit().to_vec(),
-            data_out: list.emit().to_vec(),
-            data_in_length: 0,
-        };
-        self.carry_out(raw).await
+        self.carry_out(RawCommand::sending(repeat, out_cdb(action), list.emit().to_vec())).await
     }
 }
 
@@ -291,7 +277,7 @@ async fn take_one(
     taken: &TakenMarks,
 ) -> Result<Option<Vec<ByteRange>>, LinkError> {
     let Some(support) = support else { return Ok(None) };
-    let Ok(data) = probe.ask(&report_marks_cdb(), MARKS_BYTES).await? else { return Ok(None) };
+    let Ok(data) = probe.ask(&report_marks_cdb()).await? else { return Ok(None) };
     let marks = parse_marks(&data).unwrap_or_default();
     let tokens = taken.get(&id);
     let counts = |mark: &&Mark| mark.id == id && tokens.as_ref().is_some_and(|tokens| tokens.0.contains(&mark.token));
@@ -301,7 +287,7 @@ async fn take_one(
     let mut report = Report::new(known.slot, support);
     loop {
         let cdb = report.cdb();
-        let Ok(data) = probe.ask(&cdb, CHANGE_REPORT_BYTES).await? else { return Ok(None) };
+        let Ok(data) = probe.ask(&cdb).await? else { return Ok(None) };
         let Ok(part) = Changes::parse(&data) else { return Ok(None) };
         if part.id != id {
             return Ok(None);

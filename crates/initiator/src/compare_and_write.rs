@@ -12,7 +12,7 @@ use block::{ByteRange, Device as _, Error, ErrorKind};
 use scsi::{Cdb, Sense, SenseKey, Status};
 
 use crate::error::sense_error;
-use crate::job::{RawCommand, Repeat};
+use crate::raw_command::{RawCommand, Repeat};
 use crate::remote_lun::RemoteLun;
 
 /// The result of a COMPARE AND WRITE.
@@ -46,13 +46,8 @@ impl RemoteLun {
             return Err(Error::new(ErrorKind::InvalidRange, words));
         }
         let cdb = Cdb::CompareAndWrite { lba: offset / block_bytes, block_count, is_dpo: false, is_fua: false };
-        let raw = RawCommand {
-            repeat: Repeat::IfRefused,
-            range: ByteRange { offset, length },
-            cdb: cdb.emit().to_vec(),
-            data_out: [expected, new].concat(),
-            data_in_length: 0,
-        };
+        let range = ByteRange { offset, length };
+        let raw = RawCommand { range, ..RawCommand::sending(Repeat::IfRefused, cdb, [expected, new].concat()) };
         let outcome = self.carry_out(raw).await?;
         match (Status::from_code(outcome.status), Sense::parse(&outcome.sense)) {
             (Some(Status::Good), _) => Ok(Compared::Written),

@@ -2,13 +2,13 @@
 //! id, which is void from the first change on, by whatever host.
 
 use block::Error;
-use scsi::change_mark::{CONTENT_BYTES, Parameters, action_out, parse_content};
+use scsi::change_mark::{Parameters, action_out, parse_content};
 
 pub use scsi::change_mark::ContentId;
 
 use crate::change_marks::{check, malformed};
 use crate::content_guard::{ContentGuard, report_cdb};
-use crate::job::Repeat;
+use crate::raw_command::Repeat;
 use crate::remote_lun::RemoteLun;
 
 impl RemoteLun {
@@ -19,7 +19,7 @@ impl RemoteLun {
     /// errors of commands.
     pub async fn content_id(&self) -> Result<Option<ContentId>, Error> {
         self.support()?;
-        let data = self.change_mark_in(&report_cdb(), CONTENT_BYTES).await?;
+        let data = self.change_mark_in(report_cdb()).await?;
         parse_content(&data).map_err(malformed)
     }
 

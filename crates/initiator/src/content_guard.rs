@@ -28,7 +28,7 @@ impl ContentGuard {
     /// # Errors
     /// Those of the link. A unit that cannot tell any more says nothing of its content.
     pub(crate) async fn ask(&self, probe: &mut Probe<'_>) -> Result<(), LinkError> {
-        let found = match probe.ask(&report_cdb(), CONTENT_BYTES).await? {
+        let found = match probe.ask(&report_cdb()).await? {
             Ok(data) => parse_content(&data).ok().flatten(),
             Err(sense) if cannot_tell(&sense) => {
                 tracing::warn!("the target does not tell any more whether its content was changed");

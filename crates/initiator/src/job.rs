@@ -24,43 +24,8 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use crate::limits::{BUSY_WAIT_MIN, LBA_STATUS_BYTES, PARTS_MAX, ZEROES_BYTES_MAX};
-use crate::unit::{Unit, cdb_bytes};
-
-/// When a raw command is issued again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Repeat {
-    /// Never: the caller gets the result as it is.
-    Never,
-    /// When the unit reports that it did not begin it. After a lost session the outcome is unknown.
-    IfRefused,
-    /// Whenever there is no answer, like a read.
-    Always,
-}
-
-/// A SCSI command as its caller made it, and what came of it.
-#[derive(Debug)]
-pub(crate) struct RawCommand {
-    pub(crate) repeat: Repeat,
-    /// Bytes that it changes, alone among overlapping requests, durably; empty for none.
-    pub(crate) range: ByteRange,
-    /// The CDB, at most 16 bytes.
-    pub(crate) cdb: Vec<u8>,
-    /// Bytes to be sent.
-    pub(crate) data_out: Vec<u8>,
-    /// Room for bytes to be received; not together with `data_out`.
-    pub(crate) data_in_length: usize,
-}
-
-/// The result of a [`RawCommand`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RawOutcome {
-    /// SCSI status code.
-    pub status: u8,
-    /// Sense data.
-    pub sense: Vec<u8>,
-    /// Bytes received.
-    pub data_in: Vec<u8>,
-}
+use crate::raw_command::{RawCommand, RawOutcome, Repeat};
+use crate::unit::Unit;
 
 /// The operation of a job. `found`, the extents reported, is empty until the unit has answered.
 #[derive(Debug)]
@@ -232,7 +197,7 @@ impl Job {
 
     /// Whether it is a raw MODE SELECT, which the unit reports only to other initiators.
     pub(crate) fn is_mode_select(&self) -> bool {
-        matches!(&self.kind, Kind::Raw(raw) if matches!(Cdb::parse(&raw.cdb), Ok(Cdb::ModeSelect(_))))
+        matches!(&self.kind, Kind::Raw(raw) if matches!(raw.cdb.command(), Some(Cdb::ModeSelect(_))))
     }
 
     /// Whether it is a raw command that was carried out and is being made durable.
@@ -355,7 +320,7 @@ impl Job {
         let (cdb, data) = match step.purpose {
             Purpose::Whole => self.whole_command(unit),
             Purpose::Part(range) => self.part_command(unit, range)?,
-            Purpose::Synchronize => (cdb_bytes(&synchronize(unit, Some(self.range()))), Data::None),
+            Purpose::Synchronize => (synchronize(unit, Some(self.range())).emit_padded(), Data::None),
         };
         let number = (0..PARTS_MAX as u64).find(|number| self.under_way.iter().all(|(other, _)| other != number))?;
         self.under_way.push((number, step));
@@ -419,8 +384,8 @@ impl Job {
 
     fn whole_command(&self, unit: &Unit) -> ([u8; 16], Data) {
         match &self.kind {
-            Kind::Raw(raw) => raw_parts(raw, unit),
-            _ => (cdb_bytes(&synchronize(unit, None)), Data::None),
+            Kind::Raw(raw) => raw.parts(unit),
+            _ => (synchronize(unit, None).emit_padded(), Data::None),
         }
     }
 
@@ -447,7 +412,7 @@ impl Job {
             Kind::Extents { .. } => extents_command(unit, part),
             Kind::Flush | Kind::Raw(_) => return None,
         };
-        Some((cdb_bytes(&cdb), data))
+        Some((cdb.emit_padded(), data))
     }
 
     /// Whether [`Job::next_command`] would give one now.
@@ -620,25 +585,6 @@ impl Job {
     }
 }
 
-fn raw_parts(raw: &RawCommand, unit: &Unit) -> ([u8; 16], Data) {
-    let mut cdb = [0; 16];
-    let length = raw.cdb.len().min(cdb.len());
-    cdb[..length].copy_from_slice(&raw.cdb[..length]);
-    if !raw.range.is_empty()
-        && unit.has_fua
-        && (unit.is_volatile() || unit.may_get_cache)
-        && let Some(durable) = Cdb::parse(&raw.cdb).ok().and_then(Cdb::with_fua)
-    {
-        cdb = cdb_bytes(&durable);
-    }
-    let data = match (raw.data_out.len(), raw.data_in_length) {
-        (0, 0) => Data::None,
-        (0, length) => Data::Read(Buffer::zeroed(length), 0..length),
-        (length, _) => Data::Write(Buffer::copy_of(&raw.data_out), 0..length),
-    };
-    (cdb, data)
-}
-
 /// `length` bytes from the start of `range`, as blocks in the form the unit understands.
 fn blocks(unit: &Unit, range: ByteRange, length: u64) -> Blocks {
     let (lba, count) = (range.offset / unit.block_bytes(), (length / unit.block_bytes()) as u32);
@@ -688,7 +634,8 @@ fn discard_command(unit: &Unit, part: ByteRange) -> (Cdb, Data) {
 fn extents_command(unit: &Unit, part: ByteRange) -> (Cdb, Data) {
     let lba = part.offset / unit.block_bytes();
     let cdb = Cdb::GetLbaStatus { lba, allocation_length: LBA_STATUS_BYTES as u32 };
-    (cdb, Data::Read(Buffer::zeroed(LBA_STATUS_BYTES), 0..LBA_STATUS_BYTES))
+    let length = cdb.parameter_data_bytes() as usize;
+    (cdb, Data::Read(Buffer::zeroed(length), 0..length))
 }
 
 /// The extents of `range` from its start, up to the first gap between descriptors.

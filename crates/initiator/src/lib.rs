@@ -30,6 +30,7 @@
 //! | `engine` | requests to commands and back; retries |
 //! | `engine/*` | its parts: jobs and what each waits for; what an answer means; losses; what is not durable |
 //! | `job` | one request as a sequence of commands |
+//! | `raw_command` | a SCSI command as its caller made it, and when it is issued again |
 //! | `under_way` | commands in the order in which they were sent |
 //! | `verdict` | what each outcome of a command means |
 //! | `retained` | copies of writes that the LUN may still lose |
@@ -69,6 +70,7 @@ pub mod limits;
 mod link;
 mod log_limit;
 mod options;
+mod raw_command;
 mod recovery;
 mod remote_lun;
 mod reservation;
@@ -92,8 +94,8 @@ pub use content::ContentId;
 pub use content_guard::ContentGuard;
 pub use driver::{Driver, connect, discover};
 pub use iscsi::initiator::DiscoveredTarget;
-pub use job::RawOutcome;
 pub use options::{ChapCredentials, InitiatorOptions};
+pub use raw_command::RawOutcome;
 pub use remote_lun::RemoteLun;
 pub use reservation::{Keys, Reservation};
 pub use scsi::persistent_reservation::{ReservationData, ReservationType};

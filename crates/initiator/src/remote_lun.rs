@@ -8,7 +8,7 @@ use scsi::sharing::Support;
 use tokio::sync::{oneshot, watch};
 
 use crate::change_guard::ChangeGuard;
-use crate::job::{RawCommand, RawOutcome, Repeat};
+use crate::raw_command::{RawCdb, RawCommand, RawOutcome, Repeat};
 use crate::shared::{Incoming, Shared};
 use crate::status::Status;
 use crate::told_changes;
@@ -82,7 +82,7 @@ impl RemoteLun {
         if data_out.len().max(data_in_length) > base::limits::BUFFER_BYTES_MAX {
             return Err(Error::new(ErrorKind::InvalidRange, "a command that moves more than any buffer holds"));
         }
-        let (cdb, data_out) = (cdb.to_vec(), data_out.to_vec());
+        let (cdb, data_out) = (RawCdb::of_bytes(cdb), data_out.to_vec());
         let range = ByteRange::default();
         self.carry_out(RawCommand { repeat: Repeat::Never, range, cdb, data_out, data_in_length }).await
     }

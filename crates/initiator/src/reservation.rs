@@ -5,15 +5,15 @@
 //! that it did not begin it; after a lost session its outcome is unknown, and
 //! [`RemoteLun::reservation`] shows it.
 
-use block::{ByteRange, Error, ErrorKind};
+use block::{Error, ErrorKind};
 use scsi::persistent_reservation::{
     OutParameters, ReservationData, ReservationType, action_in, action_out, parse_keys, parse_reservation,
 };
 use scsi::{Cdb, Sense, SenseKey, Status};
 
 use crate::error::sense_error;
-use crate::job::{RawCommand, RawOutcome, Repeat};
 use crate::limits::RESERVATION_DATA_BYTES;
+use crate::raw_command::{RawCommand, RawOutcome, Repeat};
 use crate::remote_lun::RemoteLun;
 
 /// The keys that are registered.
@@ -119,26 +119,13 @@ impl RemoteLun {
             kind: kind.map_or(0, ReservationType::code),
             parameter_list_length: OutParameters::BYTES as u32,
         };
-        let raw = RawCommand {
-            repeat: Repeat::IfRefused,
-            range: ByteRange::default(),
-            cdb: cdb.emit().to_vec(),
-            data_out: list.emit().to_vec(),
-            data_in_length: 0,
-        };
+        let raw = RawCommand::sending(Repeat::IfRefused, cdb, list.emit().to_vec());
         check(&self.carry_out(raw).await?, "PERSISTENT RESERVE OUT")
     }
 
     async fn reserve_in(&self, action: u8) -> Result<Vec<u8>, Error> {
         let cdb = Cdb::PersistentReserveIn { service_action: action, allocation_length: RESERVATION_DATA_BYTES as u16 };
-        let raw = RawCommand {
-            repeat: Repeat::Always,
-            range: ByteRange::default(),
-            cdb: cdb.emit().to_vec(),
-            data_out: Vec::new(),
-            data_in_length: RESERVATION_DATA_BYTES,
-        };
-        let outcome = self.carry_out(raw).await?;
+        let outcome = self.carry_out(RawCommand::reading(cdb)).await?;
         check(&outcome, "PERSISTENT RESERVE IN")?;
         Ok(outcome.data_in)
     }

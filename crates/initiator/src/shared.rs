@@ -17,8 +17,8 @@ use scsi::change_mark::Support;
 
 use crate::change_guard::ChangeGuard;
 use crate::content_guard::ContentGuard;
-use crate::job::{RawCommand, RawOutcome};
 use crate::limits::REQUESTS_MAX;
+use crate::raw_command::{RawCommand, RawOutcome};
 use crate::sharing::Member;
 use crate::status::Status;
 use crate::taken_marks::TakenMarks;

@@ -205,7 +205,7 @@ impl<'a> Probe<'a> {
             LinkError::Unit(Error::new(ErrorKind::NotFound, words))
         };
         let not_present = absent();
-        let data = match self.ask(&cdb, 96).await? {
+        let data = match self.ask(&cdb).await? {
             Ok(data) => data,
             Err(sense) if sense.asc == 0x25 => return Err(not_present),
             Err(sense) => return Err(LinkError::Unit(sense_error(&sense, "INQUIRY"))),
@@ -228,7 +228,7 @@ impl<'a> Probe<'a> {
     }
 
     async fn await_readiness(&mut self) -> Result<(), LinkError> {
-        match self.ask(&Cdb::TestUnitReady, 0).await? {
+        match self.ask(&Cdb::TestUnitReady).await? {
             Ok(_) => Ok(()),
             // The unit exists, and can report its identity.
             Err(sense) if is_without_access(&sense) => Ok(()),
@@ -247,13 +247,12 @@ impl<'a> Probe<'a> {
     }
 
     async fn capacity(&mut self) -> Result<(Capacity, bool), LinkError> {
-        let length = Capacity::BYTES_16;
-        match self.ask(&Cdb::ReadCapacity16 { allocation_length: length as u32 }, length).await? {
+        match self.ask(&Cdb::ReadCapacity16 { allocation_length: Capacity::BYTES_16 as u32 }).await? {
             Ok(data) => return Ok((Capacity::parse_16(&data).map_err(|error| self.malformed(error))?, true)),
             Err(sense) if is_unsupported(&sense) => {}
             Err(sense) => return Err(LinkError::Unit(sense_error(&sense, "READ CAPACITY(16)"))),
         }
-        match self.ask(&Cdb::ReadCapacity10, Capacity::BYTES_10).await? {
+        match self.ask(&Cdb::ReadCapacity10).await? {
             Ok(data) => {
                 let capacity = Capacity::parse_10(&data).map_err(|error| self.malformed(error))?;
                 let too_large = || {
@@ -280,9 +279,9 @@ impl<'a> Probe<'a> {
                 allocation_length: u16::from(u8::MAX),
             })
         };
-        let mut answer = self.ask(&sense(mode::page::CACHING), usize::from(u8::MAX)).await?;
+        let mut answer = self.ask(&sense(mode::page::CACHING)).await?;
         if answer.as_ref().is_err_and(is_unsupported) {
-            answer = self.ask(&sense(mode::page::ALL), usize::from(u8::MAX)).await?;
+            answer = self.ask(&sense(mode::page::ALL)).await?;
         }
         let volatile = mode::Caching { is_write_cache_enabled: true, ..Default::default() };
         let data = match answer {
@@ -307,7 +306,7 @@ impl<'a> Probe<'a> {
         parse: impl Fn(&[u8]) -> Result<T, scsi::Malformed>,
     ) -> Result<Option<T>, LinkError> {
         let cdb = Cdb::Inquiry { is_vpd: true, page, allocation_length: CONTROL_DATA_BYTES as u16 };
-        match self.ask(&cdb, CONTROL_DATA_BYTES).await? {
+        match self.ask(&cdb).await? {
             Ok(data) if data.is_empty() => Err(self.failed(&format!("VPD page {page:02x}h without data"))),
             Ok(data) => Ok(parse(&data).ok()),
             Err(sense) if is_unsupported(&sense) => Ok(None),
@@ -317,22 +316,22 @@ impl<'a> Probe<'a> {
 
     /// Sends a command that only reads. Unit attentions, busy units and units that are becoming
     /// ready are waited out.
-    pub(crate) async fn ask(&mut self, cdb: &Cdb, length: usize) -> Result<Answer, LinkError> {
-        self.exchange(cdb, &[], length).await
+    pub(crate) async fn ask(&mut self, cdb: &Cdb) -> Result<Answer, LinkError> {
+        self.exchange(cdb, &[]).await
     }
 
     /// Sends a command that may be sent again, with `data_out`.
     pub(crate) async fn tell(&mut self, cdb: &Cdb, data_out: &[u8]) -> Result<Answer, LinkError> {
-        self.exchange(cdb, data_out, 0).await
+        self.exchange(cdb, data_out).await
     }
 
-    async fn exchange(&mut self, cdb: &Cdb, data_out: &[u8], length: usize) -> Result<Answer, LinkError> {
+    async fn exchange(&mut self, cdb: &Cdb, data_out: &[u8]) -> Result<Answer, LinkError> {
         let deadline = self.options.clock.now() + self.options.command_timeout;
         let mut wait = BUSY_WAIT_MIN;
         let mut failures = 0;
         let mut refused_with = "unit attentions";
         for _ in 0..UNIT_ATTENTIONS_MAX {
-            let command = control_command(self.lun, cdb, (data_out, length), self.options.command_timeout);
+            let command = control_command(self.lun, cdb, data_out, self.options.command_timeout);
             let completed = self.link.execute(command).await?;
             let (status, sense, received_bytes) = match completed.outcome {
                 Outcome::Status { status, sense, received_bytes, .. } => (status, sense, received_bytes),
@@ -409,21 +408,13 @@ fn is_unsupported(sense: &Sense) -> bool {
 }
 
 /// A command that moves a little data in one direction, or none.
-fn control_command(lun: u64, cdb: &Cdb, (data_out, length): (&[u8], usize), timeout: Duration) -> Command {
-    let data = match (data_out.len(), length) {
+fn control_command(lun: u64, cdb: &Cdb, data_out: &[u8], timeout: Duration) -> Command {
+    let data = match (data_out.len(), cdb.parameter_data_bytes() as usize) {
         (0, 0) => Data::None,
         (0, length) => Data::Read(Buffer::zeroed(length), 0..length),
         (length, _) => Data::Write(Buffer::copy_of(data_out), 0..length),
     };
-    Command { token: 0, lun, cdb: cdb_bytes(cdb), attribute: TaskAttribute::Simple, data, timeout }
-}
-
-/// A CDB in the field of a SCSI Command PDU.
-pub(crate) fn cdb_bytes(cdb: &Cdb) -> [u8; 16] {
-    let bytes = cdb.emit();
-    let mut field = [0; 16];
-    field[..bytes.len()].copy_from_slice(&bytes);
-    field
+    Command { token: 0, lun, cdb: cdb.emit_padded(), attribute: TaskAttribute::Simple, data, timeout }
 }
 
 /// Whether the identity `found` at `lun` lacks something that is `known`, and contradicts nothing:

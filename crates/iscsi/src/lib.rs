@@ -1,7 +1,7 @@
 //! iSCSI without I/O: PDUs, negotiation, CHAP and both ends' state machines (RFC 7143).
 //!
 //! Bytes and the time go in; bytes, events and deadlines come out. This crate uses no socket, clock
-//! or runtime.
+//! or runtime. CDBs, sense data and task attributes are values of the crate `scsi`.
 //!
 //! | module | holds |
 //! |---|---|

@@ -1,8 +1,8 @@
 //! The checks before a command runs, and the choice of its handler.
 //!
-//! In this order (SAM-5 5.3.3, SPC-4 5.9): the CDB is parsed; a pending unit attention is reported,
-//! with any command that is not exempt; then errors of the CDB; then reservations; then the
-//! medium's presence; then the command itself. A command that needs one device request and no
+//! The transport has parsed the CDB. In this order (SAM-5 5.3.3, SPC-4 5.9): a pending unit attention
+//! is reported, with any command that is not exempt; then errors of the CDB; then reservations; then
+//! the medium's presence; then the command itself. A command that needs one device request and no
 //! waiting costs no allocation.
 
 use std::sync::Arc;

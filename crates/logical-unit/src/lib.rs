@@ -69,7 +69,7 @@ pub use change_marks::{ChangeStore, MemoryChanges, SavedMarks};
 pub use command::{Command, Outcome};
 pub use comparison::{CompareAndWrite, Comparing, Comparison};
 pub use execution::Execution;
-pub use lun_map::{LunMap, Mapping, TaskManagementResponse, WeakLunMap};
+pub use lun_map::{LunMap, Mapping, WeakLunMap};
 pub use nexus::NexusId;
 pub use options::LogicalUnitOptions;
 pub use reservation::{ReservationStore, SavedReservations};

@@ -10,7 +10,7 @@ use std::sync::{Arc, MutexGuard, PoisonError, RwLockReadGuard, Weak};
 use std::task::Waker;
 
 use futures_util::future::join_all;
-use scsi::{Cdb, Sense, TaskManagementFunction};
+use scsi::{Cdb, Sense, TaskManagementFunction, TaskManagementOutcome};
 
 use crate::command::{Command, Outcome};
 use crate::commands::inquiry;
@@ -47,22 +47,6 @@ pub struct Mapping {
     pub unit: Arc<LogicalUnit>,
     /// Whether nexuses of the map may only read it.
     pub is_read_only: bool,
-}
-
-/// How a task management function ended. Codes: RFC 7143 11.6.1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum TaskManagementResponse {
-    /// Done; the tasks that it ended do not touch the medium any more.
-    FunctionComplete = 0,
-    /// ABORT TASK: no such task is under way. It has ended, or never came.
-    TaskDoesNotExist = 1,
-    /// There is no unit at this LUN.
-    LunDoesNotExist = 2,
-    /// This function is not supported.
-    NotSupported = 5,
-    /// It came without the LUN or the task tag it needs.
-    Rejected = 255,
 }
 
 impl LunMap {
@@ -226,11 +210,11 @@ impl LunMap {
         function: TaskManagementFunction,
         lun: Option<u64>,
         task_tag: Option<u64>,
-    ) -> impl Future<Output = TaskManagementResponse> + Send + 'static + use<> {
-        let (response, aborted) = self.manage(nexus, function, lun, task_tag);
+    ) -> impl Future<Output = TaskManagementOutcome> + Send + 'static + use<> {
+        let (outcome, aborted) = self.manage(nexus, function, lun, task_tag);
         async move {
             join_all(aborted.into_iter().map(Aborted::ended)).await;
-            response
+            outcome
         }
     }
 
@@ -240,26 +224,26 @@ impl LunMap {
         function: TaskManagementFunction,
         lun: Option<u64>,
         task_tag: Option<u64>,
-    ) -> (TaskManagementResponse, Vec<Aborted>) {
+    ) -> (TaskManagementOutcome, Vec<Aborted>) {
         use TaskManagementFunction as Function;
-        use TaskManagementResponse as Response;
+        use TaskManagementOutcome as Answer;
         let whole_target = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
         let units = match (whole_target, lun) {
             (true, _) => self.units().values().cloned().collect(),
-            (false, None) => return (Response::Rejected, Vec::new()),
+            (false, None) => return (Answer::FunctionRejected, Vec::new()),
             (false, Some(lun)) => match self.get(lun) {
-                None => return (Response::LunDoesNotExist, Vec::new()),
+                None => return (Answer::LunDoesNotExist, Vec::new()),
                 Some(unit) => vec![unit],
             },
         };
         match function {
             Function::AbortTask => {
-                let Some(task_tag) = task_tag else { return (Response::Rejected, Vec::new()) };
+                let Some(task_tag) = task_tag else { return (Answer::FunctionRejected, Vec::new()) };
                 let aborted = abort(&units, nexus, |owner, tag| owner == nexus && tag == task_tag);
                 let is_there = !aborted.is_empty();
-                (if is_there { Response::FunctionComplete } else { Response::TaskDoesNotExist }, aborted)
+                (if is_there { Answer::FunctionComplete } else { Answer::TaskDoesNotExist }, aborted)
             }
-            Function::AbortTaskSet => (Response::FunctionComplete, abort(&units, nexus, |owner, _| owner == nexus)),
+            Function::AbortTaskSet => (Answer::FunctionComplete, abort(&units, nexus, |owner, _| owner == nexus)),
             Function::ClearTaskSet
             | Function::LogicalUnitReset
             | Function::TargetWarmReset
@@ -271,9 +255,15 @@ impl LunMap {
                 if function != Function::ClearTaskSet {
                     whole.iter().for_each(|unit| unit.reset());
                 }
-                (Response::FunctionComplete, aborted)
+                (Answer::FunctionComplete, aborted)
             }
-            Function::ClearAca | Function::TaskReassign => (Response::NotSupported, Vec::new()),
+            // The transport carries out those that concern the nexus as a whole, or what only it knows.
+            Function::ClearAca
+            | Function::TaskReassign
+            | Function::QueryTask
+            | Function::QueryTaskSet
+            | Function::NexusReset
+            | Function::QueryAsynchronousEvent => (Answer::FunctionNotSupported, Vec::new()),
         }
     }
 

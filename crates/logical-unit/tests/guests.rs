@@ -7,10 +7,10 @@ use std::sync::Arc;
 use base::executor::block_on;
 use block::Buffer;
 use common::{BLOCK_BYTES, GatedDevice, Target, transfer};
-use logical_unit::{LogicalUnitOptions, LunMap, Mapping, MemoryChanges, NexusId, TaskManagementResponse};
+use logical_unit::{LogicalUnitOptions, LunMap, Mapping, MemoryChanges, NexusId};
 use scsi::cdb::{Blocks, StartStopUnit};
 use scsi::change_mark::{Parameters, action_in, action_out, parse_marks};
-use scsi::{Cdb, Sense, Status, TaskAttribute, TaskManagementFunction, sharing};
+use scsi::{Cdb, Sense, Status, TaskAttribute, TaskManagementFunction, TaskManagementOutcome, sharing};
 
 /// An owner, and a guest that sees the same unit through another map and may only read it.
 fn owner_and_guest() -> (Arc<GatedDevice>, Target, Target) {
@@ -74,7 +74,7 @@ fn a_guests_resets_reach_only_its_own_tasks() {
         let cdb = Cdb::Write(transfer(Blocks::new(0, 1))).emit();
         let writing = owner.start(cdb, Buffer::copy_of(&[7; BLOCK_BYTES]), TaskAttribute::Simple, 9);
         let response = block_on(guest.map.task_management(&guest.nexus, function, Some(0), None));
-        assert_eq!(response, TaskManagementResponse::FunctionComplete);
+        assert_eq!(response, TaskManagementOutcome::FunctionComplete);
         device.release();
         assert_eq!(block_on(writing).status, scsi::Status::Good, "{function:?} leaves the owner's write");
         assert_eq!(owner.sense(Cdb::TestUnitReady), None, "{function:?} is no news to the owner");

@@ -8,9 +8,9 @@ use base::executor::Executor;
 use block::{Buffer, Completion, Device, ErrorKind, Event, EventHub, EventReceiver, Geometry, Identity, Request};
 use common::{BLOCK_BYTES, GatedDevice, Target, memory, transfer};
 use logical_unit::limits::TASKS_MAX;
-use logical_unit::{Execution, LogicalUnitOptions, Outcome, TaskManagementResponse};
+use logical_unit::{Execution, LogicalUnitOptions, Outcome};
 use scsi::cdb::Blocks;
-use scsi::{Cdb, Sense, Status, TaskAttribute, TaskManagementFunction};
+use scsi::{Cdb, Sense, Status, TaskAttribute, TaskManagementFunction, TaskManagementOutcome};
 
 fn gated() -> (Arc<GatedDevice>, Target) {
     let device = GatedDevice::new();
@@ -137,17 +137,17 @@ fn abort_task_waits_for_the_device_and_silences_the_task() {
     assert_eq!(*response.lock().unwrap(), None, "the write may still touch the medium");
     device.release();
     executor.run_until_stalled();
-    assert_eq!(*response.lock().unwrap(), Some(TaskManagementResponse::FunctionComplete));
+    assert_eq!(*response.lock().unwrap(), Some(TaskManagementOutcome::FunctionComplete));
     assert!(aborted.lock().unwrap().as_ref().is_some_and(|outcome| outcome.is_silent));
     device.release();
     executor.run_until_stalled();
     assert_eq!(status(&kept), Some(Status::Good));
     let unknown = manage(TaskManagementFunction::AbortTask, Some(11));
-    assert_eq!(executor.block_on(unknown), TaskManagementResponse::TaskDoesNotExist);
+    assert_eq!(executor.block_on(unknown), TaskManagementOutcome::TaskDoesNotExist);
     let without_tag = manage(TaskManagementFunction::AbortTask, None);
-    assert_eq!(executor.block_on(without_tag), TaskManagementResponse::Rejected);
+    assert_eq!(executor.block_on(without_tag), TaskManagementOutcome::FunctionRejected);
     let elsewhere = target.map.task_management(&target.nexus, TaskManagementFunction::LogicalUnitReset, Some(9), None);
-    assert_eq!(executor.block_on(elsewhere), TaskManagementResponse::LunDoesNotExist);
+    assert_eq!(executor.block_on(elsewhere), TaskManagementOutcome::LunDoesNotExist);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_reset_ends_the_tasks_of_others_with_task_aborted_and_tells_everybody() {
     let reset = target.map.task_management(&target.nexus, TaskManagementFunction::LogicalUnitReset, Some(0), None);
     device.release();
     executor.run_until_stalled();
-    assert_eq!(executor.block_on(reset), TaskManagementResponse::FunctionComplete);
+    assert_eq!(executor.block_on(reset), TaskManagementOutcome::FunctionComplete);
     let outcome = theirs.lock().unwrap().take().expect("it has ended");
     assert_eq!((outcome.status, outcome.is_silent), (Status::TaskAborted, false));
     for side in [&target, &other] {

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`wire`] | the messages, byte for byte |
+//! | [`Command`] | what a client asks of the owner of an export, at both ends |
 //! | [`server`] | [`Server`]: the server's end of one connection |
 //! | [`client`] | [`Client`]: the client's end of one connection |
 //! | [`transmit`] | [`TransmitQueue`]: the bytes to be sent, payloads uncopied |
@@ -25,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod command;
 pub mod error;
 mod inbox;
 pub mod limits;
@@ -33,6 +35,7 @@ pub mod transmit;
 pub mod wire;
 
 pub use client::Client;
+pub use command::Command;
 pub use error::{ErrorCode, Failure, ProtocolError};
 pub use server::Server;
 pub use transmit::TransmitQueue;

@@ -54,4 +54,4 @@ pub use cdb::{Cdb, CdbBytes, CdbError};
 pub use error::Malformed;
 pub use sense::{Sense, SenseKey};
 pub use status::Status;
-pub use task::{TaskAttribute, TaskManagementFunction};
+pub use task::{TaskAttribute, TaskManagementFunction, TaskManagementOutcome};

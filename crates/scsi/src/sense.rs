@@ -113,6 +113,8 @@ conditions! {
     SANITIZE_IN_PROGRESS = NotReady 0x04 0x1b "logical unit not ready, sanitize in progress";
     COMMUNICATION_FAILURE = NotReady 0x08 0x00 "logical unit communication failure";
     WRITE_ERROR = MediumError 0x0c 0x00 "write error";
+    UNEXPECTED_UNSOLICITED_DATA = AbortedCommand 0x0c 0x0c "write error, unexpected unsolicited data";
+    NOT_ENOUGH_UNSOLICITED_DATA = AbortedCommand 0x0c 0x0d "write error, not enough unsolicited data";
     INVALID_FIELD_IN_INFORMATION_UNIT = IllegalRequest 0x0e 0x03 "invalid field in command information unit";
     UNRECOVERED_READ_ERROR = MediumError 0x11 0x00 "unrecovered read error";
     PARAMETER_LIST_LENGTH_ERROR = IllegalRequest 0x1a 0x00 "parameter list length error";
@@ -147,6 +149,7 @@ conditions! {
     DEVICE_IDENTIFIER_CHANGED = UnitAttention 0x3f 0x05 "device identifier changed";
     REPORTED_LUNS_CHANGED = UnitAttention 0x3f 0x0e "reported LUNs data has changed";
     INTERNAL_TARGET_FAILURE = HardwareError 0x44 0x00 "internal target failure";
+    PROTOCOL_SERVICE_CRC_ERROR = AbortedCommand 0x47 0x05 "protocol service CRC error";
     COMMANDS_CLEARED_BY_TRANSPORT = UnitAttention 0x47 0x7f "some commands cleared by iSCSI protocol event";
     OVERLAPPED_COMMANDS = AbortedCommand 0x4e 0x00 "overlapped commands attempted";
     SHARING_FENCED = AbortedCommand 0x80 0x00 "the client of the shared unit is fenced";

@@ -16,6 +16,7 @@ use initiator::{Connector, RemoteLun, State};
 use iscsi::name;
 use iscsi::pdu::Isid;
 use iscsi::url::Portal;
+use scsi::Cdb;
 use tokio::task::JoinHandle;
 
 use crate::access_watch;
@@ -375,8 +376,9 @@ impl Remotes {
     /// Waits until the target of each LUN has answered a TEST UNIT READY (SPC-4 6.47), with any
     /// status; for a LUN with several paths, on one of them.
     pub(crate) async fn answer(&self) {
+        let cdb = Cdb::TestUnitReady.emit();
         for member in self.member_luns() {
-            let asked = member.luns.iter().map(|lun| Box::pin(lun.execute(&[0; 6], &[], 0)));
+            let asked = member.luns.iter().map(|lun| Box::pin(lun.execute(&cdb, &[], 0)));
             // A refusal is an answer, too.
             let _ = select_all(asked).await;
         }

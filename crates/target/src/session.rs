@@ -35,7 +35,7 @@ use futures_util::stream::FuturesUnordered;
 use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 use iscsi::target as protocol;
 use iscsi::target::{CloseReason, Event, SessionRequest, TaskId, TaskManagement, TaskManagementId};
-use logical_unit::{Execution, LunMap, NexusId, Outcome, TaskManagementResponse};
+use logical_unit::{Execution, LunMap, NexusId, Outcome};
 use scsi::cdb::Traffic;
 use scsi::sharing::action_out;
 use scsi::{Cdb, CdbError};
@@ -474,25 +474,19 @@ impl Session {
         let may_share = self.sharing.is_negotiated();
         let Some(units) = self.units.as_mut() else { return Cost::OfBytes };
         let lun = lun_number(command.lun);
-        let cdb = match command.cdb.extension.as_slice() {
-            [] => Cdb::parse(&command.cdb.head),
-            extension => Cdb::parse(&[&command.cdb.head, extension].concat()),
-        };
-        let cdb = match cdb {
-            Ok(Cdb::SharingIn { .. } | Cdb::SharingOut { .. }) if !may_share => {
-                Err(CdbError::UnknownOperationCode(command.cdb.head[0]))
-            }
+        let cdb = match command.cdb {
+            Ok(cdb) if cdb.is_of_sharing() && !may_share => Err(CdbError::UnknownOperationCode(cdb.code().0)),
             cdb => cdb,
         };
+        let class = cdb.as_ref().map(Cdb::class).ok();
         if let Ok(Cdb::SharingOut { service_action: action_out::REGISTER, .. }) = cdb {
             self.sharing.register_on(self.protocol.link_of(command.task));
         }
-        let has_more_passes = matches!(cdb, Ok(Cdb::OrWrite(_) | Cdb::CompareAndWrite { .. } | Cdb::WriteAndVerify(_)));
         let ticket = Ticket {
             task: command.task,
             lun,
             tally: units.tally(lun, &self.server),
-            traffic: cdb.map_or(Traffic::Other, |cdb| cdb.class().traffic),
+            traffic: class.map_or(Traffic::Other, |class| class.traffic),
             data_out_bytes: command.data_out.len(),
             begun: self.answered_at.take().unwrap_or_else(|| self.server.clock.now()),
             expected_bytes: buffer_bytes(command.data_in_bytes_max),
@@ -501,13 +495,13 @@ impl Session {
             cdb,
             data_out: command.data_out,
             data_in_bytes_max: command.data_in_bytes_max,
-            attribute: attribute(command.attribute),
+            attribute: command.attribute,
             task_tag: u64::from(command.task.initiator_task_tag.get()),
         };
         let mut execution = units.luns.execute(&units.nexus, lun, command);
         let outcome = execution.try_take();
         let cost = match ticket.traffic {
-            _ if has_more_passes => Cost::Unknown,
+            _ if class.is_some_and(|class| class.reads_what_it_writes) => Cost::Unknown,
             Traffic::Other if outcome.is_none() || ticket.data_out_bytes > 0 => Cost::Unknown,
             Traffic::Read | Traffic::Write | Traffic::Other => Cost::OfBytes,
         };
@@ -648,29 +642,22 @@ impl Session {
 
     fn manage(&mut self, request: TaskManagement) {
         let TaskManagement { id, function, lun, task } = request;
-        let units = self.units.as_ref();
-        if let (Some(units), Some(outcome)) = (units, units.and_then(|units| units.manage_nexus(function, lun))) {
+        let Some(units) = self.units.as_ref() else {
+            let outcome = TaskManagementOutcome::FunctionNotSupported;
+            return self.protocol.handle_task_management(self.server.clock.now(), id, outcome);
+        };
+        if let Some(outcome) = units.manage_nexus(function, lun) {
             tracing::debug!(nexus = ?units.nexus, %function, %outcome, "task management");
             return self.protocol.handle_task_management(self.server.clock.now(), id, outcome);
         }
-        let (Some(units), Some(scsi_function)) = (units, scsi::TaskManagementFunction::from_code(function.code()))
-        else {
-            let outcome = TaskManagementOutcome::FunctionNotSupported;
-            self.protocol.handle_task_management(self.server.clock.now(), id, outcome);
-            return;
-        };
         let tag = task.map(|task| u64::from(task.initiator_task_tag.get()));
         // It takes effect at the call; the wait is for the end of I/O under way.
-        let carried_out = units.luns.task_management(&units.nexus, scsi_function, Some(lun_number(lun)), tag);
+        let carried_out = units.luns.task_management(&units.nexus, function, Some(lun_number(lun)), tag);
         self.managing.push(Box::pin(async move {
             let outcome = match carried_out.await {
                 // The task ended before the abort.
-                TaskManagementResponse::TaskDoesNotExist | TaskManagementResponse::FunctionComplete => {
-                    TaskManagementOutcome::FunctionComplete
-                }
-                TaskManagementResponse::LunDoesNotExist => TaskManagementOutcome::LunDoesNotExist,
-                TaskManagementResponse::NotSupported => TaskManagementOutcome::FunctionNotSupported,
-                TaskManagementResponse::Rejected => TaskManagementOutcome::FunctionRejected,
+                TaskManagementOutcome::TaskDoesNotExist => TaskManagementOutcome::FunctionComplete,
+                outcome => outcome,
             };
             (id, function, outcome)
         }));
@@ -870,14 +857,5 @@ impl Drop for Session {
         self.server.data_in.tell(self.charged_bytes, 0);
         self.leave_units();
         self.server.sessions.remove(self.tsih, &self.handle);
-    }
-}
-
-fn attribute(attribute: iscsi::pdu::TaskAttribute) -> scsi::TaskAttribute {
-    match attribute {
-        iscsi::pdu::TaskAttribute::Untagged | iscsi::pdu::TaskAttribute::Simple => scsi::TaskAttribute::Simple,
-        iscsi::pdu::TaskAttribute::Ordered => scsi::TaskAttribute::Ordered,
-        iscsi::pdu::TaskAttribute::HeadOfQueue => scsi::TaskAttribute::HeadOfQueue,
-        iscsi::pdu::TaskAttribute::Aca => scsi::TaskAttribute::Aca,
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use iscsi::chap::Credentials;
 use iscsi::target::{AccessList, AskedDataOut, DataOutOf, SessionRequest, TargetDescription, TargetPortal};
 use logical_unit::{LunMap, Mapping};
-use scsi::Cdb;
 
 /// Block size assumed for missing LUNs, whose commands end with CHECK CONDITION in any case.
 const BLOCK_BYTES_DEFAULT: u32 = 512;
@@ -93,19 +92,16 @@ impl Target {
     }
 }
 
-/// The data-out that CDBs to these logical units ask for: none for a malformed one, which ends with
-/// CHECK CONDITION anyway. Connections keep this until they end, so it must not keep units alive
-/// that a reload removes.
+/// The data-out that CDBs to these logical units ask for. Connections keep this until they end, so it must not keep
+/// units alive that a reload removes.
 pub(crate) fn data_out_of(luns: &LunMap) -> DataOutOf {
     let luns = luns.downgrade();
     Arc::new(move |lun, cdb| {
         let unit = luns.upgrade().and_then(|luns| luns.get(lun_number(lun)));
         let block_bytes = unit.as_ref().map_or(BLOCK_BYTES_DEFAULT, |unit| unit.geometry().logical_block_bytes);
-        Cdb::parse(cdb).map_or(AskedDataOut::default(), |cdb| {
-            let asked = cdb.class().data_out;
-            let is_held = unit.is_some_and(|unit| unit.may_hold_data(&cdb));
-            AskedDataOut { bytes: asked.bytes(block_bytes), is_exact: asked.is_exact(), is_held }
-        })
+        let asked = cdb.class().data_out;
+        let is_held = unit.is_some_and(|unit| unit.may_hold_data(cdb));
+        AskedDataOut { bytes: asked.bytes(block_bytes), is_exact: asked.is_exact(), is_held }
     })
 }
 

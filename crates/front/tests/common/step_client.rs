@@ -2,8 +2,8 @@
 
 use base::buffer::Buffer;
 use front::NbdServer;
-use nbd::client::{Client, ClientOptions, Command, Completed, Event};
-use nbd::{BlockSize, ErrorCode};
+use nbd::client::{Client, ClientOptions, Completed, Event};
+use nbd::{BlockSize, Command, ErrorCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 pub(crate) struct StepClient {
@@ -40,8 +40,13 @@ impl StepClient {
 
     /// Sends a command of which it does not read the answer.
     pub(crate) async fn send_only(&mut self, command: Command) {
-        self.client.submit(command, ()).unwrap();
+        self.submit(command);
         self.send().await;
+    }
+
+    fn submit(&mut self, command: Command) {
+        let length = if let Command::Read { length, .. } = command { length as usize } else { 0 };
+        self.client.submit(command, Buffer::zeroed(length), ()).unwrap();
     }
 
     async fn send(&mut self) {
@@ -66,7 +71,7 @@ impl StepClient {
     }
 
     pub(crate) async fn ask(&mut self, command: Command) -> Completed<()> {
-        self.client.submit(command, ()).unwrap();
+        self.submit(command);
         match self.next_event().await {
             Event::Completed(completed) => completed,
             other => panic!("{other:?} is no answer"),
@@ -83,7 +88,7 @@ impl StepClient {
     }
 
     pub(crate) async fn read(&mut self, offset: u64, length: usize) -> Vec<u8> {
-        let completed = self.ask(Command::Read { offset, buffer: Buffer::zeroed(length) }).await;
+        let completed = self.ask(Command::Read { offset, length: length as u32 }).await;
         completed.result.unwrap();
         completed.buffer.to_vec()
     }

@@ -14,8 +14,6 @@ use iscsi::initiator::{Command, Completed, Data, Outcome};
 use iscsi::pdu::TaskAttribute;
 use scsi::Cdb;
 
-use crate::unit::cdb_bytes;
-
 /// The token of the question; those of jobs do not get that far.
 const TOKEN: u64 = u64::MAX >> 1;
 
@@ -60,7 +58,7 @@ impl Liveness {
         Command {
             token: TOKEN,
             lun,
-            cdb: cdb_bytes(&Cdb::TestUnitReady),
+            cdb: Cdb::TestUnitReady.emit_padded(),
             attribute: TaskAttribute::Simple,
             data: Data::None,
             timeout: self.command_timeout,

@@ -7,9 +7,10 @@ use iscsi::initiator::ConnectionError;
 use super::errors::{in_doubt, reset_too_early, timed_out};
 use super::jobs::Jobs;
 use crate::error::LinkError;
-use crate::job::{Job, Repeat, Reply};
+use crate::job::{Job, Reply};
 use crate::limits::ATTEMPTS_MAX;
 use crate::options::InitiatorOptions;
+use crate::raw_command::Repeat;
 
 /// What is left to do after [`begin_again`].
 #[derive(Default)]

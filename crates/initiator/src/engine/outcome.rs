@@ -12,9 +12,10 @@ use iscsi::initiator::{Completed, Outcome};
 use scsi::Sense;
 
 use super::errors::{AGAIN_WORDS, in_doubt, timed_out};
-use crate::job::{Job, Kind, Repeat, Step};
+use crate::job::{Job, Kind, Step};
 use crate::limits::ATTEMPTS_MAX;
 use crate::options::InitiatorOptions;
+use crate::raw_command::Repeat;
 use crate::unit::Unit;
 use crate::verdict::{Attention, Verdict, attention, judge};
 

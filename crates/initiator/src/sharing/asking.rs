@@ -1,13 +1,13 @@
 //! Administration of a shared unit: reads its report, and fences a client.
 
-use block::{ByteRange, Error, ErrorKind};
+use block::{Error, ErrorKind};
 use scsi::sharing::report::{Report, ReportRecord};
 use scsi::sharing::{Parameters, action_in, action_out};
 use scsi::{Cdb, Sense, Status};
 
 use crate::error::sense_error;
-use crate::job::{RawCommand, RawOutcome, Repeat};
 use crate::limits::{SHARING_REPORT_BYTES, SHARING_REPORTS_MAX};
+use crate::raw_command::{RawCommand, RawOutcome, Repeat};
 use crate::remote_lun::RemoteLun;
 
 /// Methods for a LUN that this host shares with others.
@@ -22,7 +22,7 @@ impl RemoteLun {
         for _ in 0..SHARING_REPORTS_MAX {
             let allocation_length = SHARING_REPORT_BYTES as u32;
             let cdb = Cdb::SharingIn { service_action: action_in::REPORT, first, allocation_length };
-            let outcome = self.ask_sharing(&cdb, Vec::new(), SHARING_REPORT_BYTES).await?;
+            let outcome = self.carry_out(RawCommand::reading(cdb)).await?;
             check(&outcome, "asking who shares it")?;
             let malformed =
                 |_| Error::new(ErrorKind::Corrupt, "the LUN sent a report of who shares it that makes no sense");
@@ -45,18 +45,13 @@ impl RemoteLun {
         let list = Parameters::Fence { client }.emit();
         let parameter_list_length = list.len() as u32;
         let cdb = Cdb::SharingOut { service_action: action_out::FENCE, client: 0, parameter_list_length };
-        let outcome = self.ask_sharing(&cdb, list, 0).await?;
+        let outcome = self.carry_out(RawCommand::sending(Repeat::Always, cdb, list)).await?;
         if Sense::parse(&outcome.sense)
             .is_ok_and(|sense| sense.is_same_condition(&Sense::INVALID_FIELD_IN_PARAMETER_LIST))
         {
             return Err(Error::new(ErrorKind::NotFound, "no such client is there (any more)"));
         }
         check(&outcome, "fencing a client")
-    }
-
-    async fn ask_sharing(&self, cdb: &Cdb, data_out: Vec<u8>, data_in_length: usize) -> Result<RawOutcome, Error> {
-        let (cdb, range) = (cdb.emit().to_vec(), ByteRange::default());
-        self.carry_out(RawCommand { repeat: Repeat::Always, range, cdb, data_out, data_in_length }).await
     }
 }
 

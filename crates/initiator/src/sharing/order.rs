@@ -9,7 +9,6 @@ use locks::identity::ClientId;
 use scsi::sharing::Parameters;
 use scsi::{Cdb, Sense, Status};
 
-use crate::unit::cdb_bytes;
 use crate::verdict::is_fenced;
 
 /// The bit that marks tokens of orders; tokens of the engine's commands do not have it.
@@ -52,7 +51,7 @@ impl Order {
             parameter_list_length: list.len() as u32,
         };
         let data = if list.is_empty() { Data::None } else { Data::Write(Buffer::copy_of(&list), 0..list.len()) };
-        Command { token: TOKENS | number, lun, cdb: cdb_bytes(&cdb), attribute: TaskAttribute::Simple, data, timeout }
+        Command { token: TOKENS | number, lun, cdb: cdb.emit_padded(), attribute: TaskAttribute::Simple, data, timeout }
     }
 }
 

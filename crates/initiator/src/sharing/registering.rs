@@ -5,7 +5,7 @@ use scsi::cdb::{Blocks, CacheRange};
 use scsi::{Cdb, Sense, Status};
 
 use crate::error::sense_error;
-use crate::job::{RawCommand, Repeat};
+use crate::raw_command::RawCommand;
 use crate::remote_lun::RemoteLun;
 
 impl RemoteLun {
@@ -41,10 +41,8 @@ impl RemoteLun {
     }
 
     async fn prefetch(&self, blocks: Blocks) -> Result<(), Error> {
-        let cdb = Cdb::Prefetch(CacheRange { blocks, is_immediate: false }).emit().to_vec();
-        let range = ByteRange::default();
-        let raw = RawCommand { repeat: Repeat::Always, range, cdb, data_out: Vec::new(), data_in_length: 0 };
-        let outcome = self.carry_out(raw).await?;
+        let cdb = Cdb::Prefetch(CacheRange { blocks, is_immediate: false });
+        let outcome = self.carry_out(RawCommand::reading(cdb)).await?;
         match (Status::from_code(outcome.status), Sense::parse(&outcome.sense)) {
             (Some(Status::Good | Status::ConditionMet), _) => Ok(()),
             (_, Ok(sense)) => Err(sense_error(&sense, "registering copies")),

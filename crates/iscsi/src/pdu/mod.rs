@@ -97,12 +97,13 @@ pub use nop_out::NopOut;
 pub use ready_to_transfer::ReadyToTransfer;
 pub use reject::{Reject, RejectReason};
 pub use residual::Residual;
-pub use scsi_command::{ScsiCommand, TaskAttribute};
+pub use scsi::{TaskAttribute, TaskManagementFunction, TaskManagementOutcome};
+pub use scsi_command::ScsiCommand;
 pub use scsi_response::{ScsiResponse, ServiceResponse};
 pub use snack_request::{SnackRequest, SnackType};
 pub use tag::{InitiatorTaskTag, RESERVED_TAG, TargetTransferTag};
-pub use task_management_request::{TaskManagementFunction, TaskManagementRequest};
-pub use task_management_response::{TaskManagementOutcome, TaskManagementResponse};
+pub use task_management_request::TaskManagementRequest;
+pub use task_management_response::TaskManagementResponse;
 pub use text_request::TextRequest;
 pub use text_response::TextResponse;
 

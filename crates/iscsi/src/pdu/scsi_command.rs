@@ -1,6 +1,7 @@
 //! SCSI Command (RFC 7143 11.3).
 
 use base::serial::Serial32;
+use scsi::TaskAttribute;
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -27,17 +28,6 @@ struct ScsiCommandRaw {
 }
 const _: () = assert!(size_of::<ScsiCommandRaw>() == super::BHS_BYTES);
 const _: () = assert!(std::mem::offset_of!(ScsiCommandRaw, cdb) == 32);
-
-code_enum! {
-    /// The order of a task among others (RFC 7143 11.3.1, SAM-5 8.9).
-    pub enum TaskAttribute {
-        Untagged = 0, "Untagged";
-        Simple = 1, "Simple";
-        Ordered = 2, "Ordered";
-        HeadOfQueue = 3, "Head of queue";
-        Aca = 4, "ACA";
-    }
-}
 
 /// Carries a CDB, and immediate data where that was negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

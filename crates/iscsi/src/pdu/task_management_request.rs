@@ -1,6 +1,7 @@
 //! SCSI Task Management Function Request (RFC 7143 11.5, RFC 7144 4).
 
 use base::serial::Serial32;
+use scsi::TaskManagementFunction;
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -27,24 +28,6 @@ struct TaskManagementRequestRaw {
 }
 const _: () = assert!(size_of::<TaskManagementRequestRaw>() == super::BHS_BYTES);
 const _: () = assert!(std::mem::offset_of!(TaskManagementRequestRaw, exp_data_sn) == 36);
-
-code_enum! {
-    /// The function of a task management request (RFC 7143 11.5.1, RFC 7144 4.1).
-    pub enum TaskManagementFunction {
-        AbortTask = 1, "ABORT TASK";
-        AbortTaskSet = 2, "ABORT TASK SET";
-        ClearAca = 3, "CLEAR ACA";
-        ClearTaskSet = 4, "CLEAR TASK SET";
-        LogicalUnitReset = 5, "LOGICAL UNIT RESET";
-        TargetWarmReset = 6, "TARGET WARM RESET";
-        TargetColdReset = 7, "TARGET COLD RESET";
-        TaskReassign = 8, "TASK REASSIGN";
-        QueryTask = 9, "QUERY TASK";
-        QueryTaskSet = 10, "QUERY TASK SET";
-        NexusReset = 11, "I_T NEXUS RESET";
-        QueryAsynchronousEvent = 12, "QUERY ASYNCHRONOUS EVENT";
-    }
-}
 
 /// Requests a task management function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

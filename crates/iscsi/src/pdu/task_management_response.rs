@@ -1,6 +1,7 @@
 //! SCSI Task Management Function Response (RFC 7143 11.6, RFC 7144 4).
 
 use base::serial::Serial32;
+use scsi::TaskManagementOutcome;
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -25,21 +26,6 @@ struct TaskManagementResponseRaw {
 }
 const _: () = assert!(size_of::<TaskManagementResponseRaw>() == super::BHS_BYTES);
 const _: () = assert!(std::mem::offset_of!(TaskManagementResponseRaw, max_cmd_sn) == 32);
-
-code_enum! {
-    /// The outcome of a task management request (RFC 7143 11.6.1, RFC 7144 4.2).
-    pub enum TaskManagementOutcome {
-        FunctionComplete = 0, "Function complete";
-        TaskDoesNotExist = 1, "Task does not exist";
-        LunDoesNotExist = 2, "LUN does not exist";
-        TaskStillAllegiant = 3, "Task still allegiant";
-        ReassignmentNotSupported = 4, "Task allegiance reassignment not supported";
-        FunctionNotSupported = 5, "Task management function not supported";
-        AuthorizationFailed = 6, "Function authorization failed";
-        FunctionSucceeded = 7, "Function succeeded";
-        FunctionRejected = 255, "Function rejected";
-    }
-}
 
 /// Answers a task management request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -388,7 +388,7 @@ fn send_response(link: &mut Link, answer: &mut Answer, numbers: (Serial32, Seria
 /// The residual, and the read residual of a bidirectional command (RFC 7143 11.4.5).
 fn residuals(full: &FullFeature, task: &Task, presented: u64) -> (Residual, Residual) {
     let expected = task.header.expected_data_transfer_length;
-    let asked = || task.asked_bytes.unwrap_or_else(|| full.asked_data_out(&task.header).bytes);
+    let asked = || task.asked_bytes.unwrap_or_else(|| full.asked_data_out(task.header.lun, &task.cdb).bytes);
     match (task.header.reads, task.header.writes) {
         (true, false) => (Residual::of(expected, presented), Residual::None),
         (false, true) => (Residual::of(expected, asked()), Residual::None),

@@ -216,6 +216,7 @@ impl Connection {
                 cid: session.cid,
                 local_address: self.local_address,
                 receiver: self.receiver,
+                arrived: None,
                 transmit: self.transmit,
                 stat_sn: self.stat_sn,
                 exp_stat_sn: self.stat_sn,

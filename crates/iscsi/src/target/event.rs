@@ -1,6 +1,7 @@
 //! The events of a connection for its driver, and the driver's answers.
 
 use base::buffer::Buffer;
+use scsi::{Cdb, CdbError};
 
 use crate::framing::FramingError;
 use crate::negotiation::{Negotiated, SessionType};
@@ -84,15 +85,6 @@ pub struct SessionRequest {
     pub answers_for: Option<u16>,
 }
 
-/// A CDB: its first 16 bytes, and the rest of a longer one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cdb {
-    /// The first 16 bytes, zero after the end.
-    pub head: [u8; 16],
-    /// What follows them, mostly nothing.
-    pub extension: Vec<u8>,
-}
-
 /// A SCSI command with all its data.
 #[derive(Debug)]
 pub struct Command {
@@ -100,8 +92,8 @@ pub struct Command {
     pub task: TaskId,
     /// LUN field as on the wire, its eight bytes as a big-endian number.
     pub lun: u64,
-    /// The CDB.
-    pub cdb: Cdb,
+    /// Its parsed CDB, or the reason why it was not parsed.
+    pub cdb: Result<Cdb, CdbError>,
     /// Task attribute.
     pub attribute: TaskAttribute,
     /// The initiator's data, at most as much as the CDB asks for.
@@ -117,7 +109,7 @@ pub struct HeldData {
     pub task: TaskId,
     /// LUN field as on the wire, its eight bytes as a big-endian number.
     pub lun: u64,
-    /// The CDB.
+    /// Its CDB.
     pub cdb: Cdb,
 }
 

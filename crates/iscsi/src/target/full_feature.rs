@@ -1,9 +1,10 @@
 //! The parameters of a session in the full feature phase.
 
+use scsi::{Cdb, CdbError};
+
 use super::event::SessionRequest;
 use super::parameters::{AskedDataOut, DataOutOf};
 use crate::negotiation::Negotiated;
-use crate::pdu::ScsiCommand;
 
 /// The negotiated parameters of the session.
 pub(super) struct FullFeature {
@@ -15,8 +16,12 @@ pub(super) struct FullFeature {
 }
 
 impl FullFeature {
-    /// The data-out that a command asks for.
-    pub(super) fn asked_data_out(&self, command: &ScsiCommand) -> AskedDataOut {
-        self.data_out_of.as_ref().map_or_else(AskedDataOut::default, |of| of(command.lun, &command.cdb))
+    /// The data-out that a command to a LUN field asks for: none if its CDB is malformed, which ends with CHECK
+    /// CONDITION anyway.
+    pub(super) fn asked_data_out(&self, lun: u64, cdb: &Result<Cdb, CdbError>) -> AskedDataOut {
+        match (&self.data_out_of, cdb) {
+            (Some(of), Ok(cdb)) => of(lun, cdb),
+            (None, _) | (_, Err(_)) => AskedDataOut::default(),
+        }
     }
 }

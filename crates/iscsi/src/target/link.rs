@@ -14,6 +14,7 @@ use super::data_in::{DataInBuffer, DataInHeaders};
 use super::event::{CloseReason, LinkId};
 use super::kept_responses::KeptResponses;
 use super::pace::Pace;
+use super::placing::ArrivedCommand;
 use super::text_exchange::TextExchange;
 use crate::framing::{Bound, DataSegment, Receiver, TransmitQueue};
 use crate::limits::DATA_OUT_PROGRESS_BYTES;
@@ -26,6 +27,8 @@ pub(super) struct Link {
     pub(super) cid: u16,
     pub(super) local_address: Option<SocketAddr>,
     pub(super) receiver: Receiver,
+    /// The command whose data segment is being received.
+    pub(super) arrived: Option<ArrivedCommand>,
     pub(super) transmit: TransmitQueue,
     /// The next response's number.
     pub(super) stat_sn: Serial32,

@@ -32,6 +32,7 @@
 //! What it keeps true:
 //! - commands become events in CmdSN order and with all their data, each exactly once;
 //! - after the response to a task management function, no response of a task it covered is sent (RFC 7143 11.5.1);
+//! - a CDB is parsed once, when the header of its PDU is there (`placing`); from then on it is a value;
 //! - a limited amount is held for a peer (`limits`);
 //! - any bytes of a peer lead to an answer: a Reject, a Login status or the end of the connection.
 //!
@@ -69,7 +70,7 @@ mod tests;
 pub use access::{AccessList, AccessRule, NamePattern};
 pub use connection::Connection;
 pub use event::{
-    Cdb, CloseReason, Command, Event, HeldData, LinkId, LoginEvent, Outcome, SessionRequest, TaskId, TaskManagement,
+    CloseReason, Command, Event, HeldData, LinkId, LoginEvent, Outcome, SessionRequest, TaskId, TaskManagement,
     TaskManagementId,
 };
 pub use link::LinkReport;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::buffer::BufferPool;
+use scsi::Cdb;
 
 use super::access::AccessList;
 use crate::chap::Credentials;
@@ -31,7 +32,7 @@ pub struct AskedDataOut {
 }
 
 /// Returns the data-out that a CDB for a LUN field asks for.
-pub type DataOutOf = Arc<dyn Fn(u64, &[u8]) -> AskedDataOut + Send + Sync>;
+pub type DataOutOf = Arc<dyn Fn(u64, &Cdb) -> AskedDataOut + Send + Sync>;
 
 /// The accounts for logins, and the target's own.
 #[derive(Clone, Debug, Default)]

@@ -2,6 +2,7 @@
 //! task, and the buffer of its data-out.
 
 use base::buffer::{Buffer, BufferPool};
+use scsi::{Cdb, CdbError};
 
 use super::event::LinkId;
 use super::full_feature::FullFeature;
@@ -40,6 +41,21 @@ pub(super) fn admit(full: &FullFeature, set: &TaskSet, command: &ScsiCommand) ->
     Admission::Take
 }
 
+/// A command whose header has come: its CDB, parsed here and nowhere else, and what follows from that for its data.
+pub(super) struct ArrivedCommand {
+    pub(super) cdb: Result<Cdb, CdbError>,
+    pub(super) plan: DataOutPlan,
+}
+
+impl ArrivedCommand {
+    pub(super) fn new(full: &FullFeature, command: &ScsiCommand, immediate_bytes: usize) -> Self {
+        // What an extended CDB adds to these bytes says nothing: no command that we know is longer.
+        let cdb = Cdb::parse(&command.cdb);
+        let plan = DataOutPlan::new(full, command, &cdb, immediate_bytes);
+        Self { cdb, plan }
+    }
+}
+
 /// How the data-out of a command will be collected.
 pub(super) struct DataOutPlan {
     /// Bytes to collect in all.
@@ -55,12 +71,12 @@ pub(super) struct DataOutPlan {
 }
 
 impl DataOutPlan {
-    pub(super) fn new(full: &FullFeature, command: &ScsiCommand, immediate_bytes: usize) -> Self {
+    fn new(full: &FullFeature, command: &ScsiCommand, cdb: &Result<Cdb, CdbError>, immediate_bytes: usize) -> Self {
         let expected = if command.writes { command.expected_data_transfer_length } else { 0 };
         let (wanted, is_held, asked_bytes) = match expected {
             0 => (0, false, None),
             _ => {
-                let asked = full.asked_data_out(command);
+                let asked = full.asked_data_out(command.lun, cdb);
                 let bytes = if asked.is_exact { u64::MAX } else { asked.bytes };
                 let wanted = u32::try_from(bytes).unwrap_or(u32::MAX).min(expected).min(DATA_OUT_BYTES_MAX);
                 (wanted, asked.is_held, Some(asked.bytes))
@@ -112,28 +128,31 @@ pub(super) fn lend(parameters: &TargetParameters, own: DataOutHeld, bytes: usize
     lent.or_else(|| has_reserve.then(|| Buffer::zeroed(bytes)))
 }
 
-/// The destination of a command PDU's data segment.
+/// The destination of a command PDU's data segment. The command itself comes along where it is to become a task, to be
+/// handled when that data is there.
 pub(super) fn place_immediate_data(
     full: &FullFeature,
     set: &TaskSet,
     parameters: &TargetParameters,
     command: &ScsiCommand,
     header: &ReceivedHeader,
-) -> Destination {
+) -> (Destination, Option<ArrivedCommand>) {
     if !matches!(admit(full, set, command), Admission::Take) {
-        return Destination::Discard;
+        return (Destination::Discard, None);
     }
     let bytes = header.data_segment_bytes;
-    let plan = DataOutPlan::new(full, command, bytes);
+    let arrived = ArrivedCommand::new(full, command, bytes);
+    let plan = &arrived.plan;
     if !plan.takes_immediate {
-        return Destination::Discard;
+        return (Destination::Discard, Some(arrived));
     }
     // An answer for which others wait must not be refused because waiting writes have all the
     // buffers.
     let is_small = command.is_immediate && bytes <= IMMEDIATE_DATA_BYTES && plan.wanted as usize <= bytes;
     let small = || (is_small && set.has_room_for_immediate_data()).then(|| Buffer::zeroed(bytes));
     let buffer = plan.buffer(parameters, set.data_out(), bytes).or_else(small);
-    buffer.map_or(Destination::Discard, |buffer| Destination::Buffer { buffer, offset: 0 })
+    let destination = buffer.map_or(Destination::Discard, |buffer| Destination::Buffer { buffer, offset: 0 });
+    (destination, Some(arrived))
 }
 
 /// The destination of a Data-Out PDU's data segment: its task's buffer, which the receiver has

@@ -41,7 +41,7 @@ use super::kept_responses::KeptResponses;
 use super::link::{Link, LinkReport, live};
 use super::nexus::Nexus;
 use super::pace;
-use super::placing::{place_data_out, place_immediate_data};
+use super::placing::{ArrivedCommand, place_data_out, place_immediate_data};
 use super::retained_share::RetainedShare;
 use super::task_set::{Held, TaskSet};
 use crate::framing::{DataSegment, Destination, FramingError, Progress, ReceivedPdu};
@@ -500,7 +500,8 @@ impl Session {
                     link.received_pdus += 1;
                     link.digest_errors += u64::from(pdu.data.is_corrupt);
                     self.nexus.digest_errors += u64::from(pdu.data.is_corrupt);
-                    let handled = self.handle_pdu(at, pdu);
+                    let arrived = link.arrived.take();
+                    let handled = self.handle_pdu(at, pdu, arrived);
                     self.end_on_error(at, handled);
                 }
                 Err(error) => {
@@ -525,7 +526,11 @@ impl Session {
         let Some(link) = live(links, at) else { return };
         let Some(header) = link.receiver.pending_header() else { return };
         let destination = match &header.bhs {
-            Ok(Bhs::ScsiCommand(command)) => place_immediate_data(full, set, parameters, command, header),
+            Ok(Bhs::ScsiCommand(command)) => {
+                let (destination, arrived) = place_immediate_data(full, set, parameters, command, header);
+                link.arrived = arrived;
+                destination
+            }
             Ok(Bhs::DataOut(data)) => place_data_out(set, parameters, at, data, header.data_segment_bytes),
             _ => {
                 let bytes = header.data_segment_bytes;
@@ -627,7 +632,7 @@ impl Session {
         }
     }
 
-    fn handle_pdu(&mut self, at: LinkId, pdu: ReceivedPdu) -> Result<(), CloseReason> {
+    fn handle_pdu(&mut self, at: LinkId, pdu: ReceivedPdu, arrived: Option<ArrivedCommand>) -> Result<(), CloseReason> {
         let bhs = match pdu.header.bhs {
             Ok(bhs) => bhs,
             Err(error) => return self.reject(at, &pdu, error.reject_reason()),
@@ -639,7 +644,7 @@ impl Session {
         }
         let (cmd_sn, is_immediate) = match bhs {
             Bhs::ScsiCommand(command) => {
-                if self.commands.handle_command(at, command, pdu, &mut self.nexus)? {
+                if self.commands.handle_command(at, command, arrived, pdu, &mut self.nexus)? {
                     self.deliver_in_order();
                 }
                 return Ok(());

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use base::buffer::Buffer;
 use base::clock::Instant;
 use base::serial::Serial32;
+use scsi::{Cdb, CdbError, Sense, Status};
 
 use super::event::{LinkId, TaskId};
 use crate::pdu::{DataOut, ScsiCommand, TargetTransferTag};
@@ -24,7 +25,7 @@ pub(super) struct Task {
     /// The connection of its allegiance, present or past.
     pub(super) link: LinkId,
     pub(super) header: ScsiCommand,
-    pub(super) extended_cdb: Vec<u8>,
+    pub(super) cdb: Result<Cdb, CdbError>,
     pub(super) bidirectional_read_bytes: Option<u32>,
     /// Bytes of data-out that its CDB asks for, where that is known already.
     pub(super) asked_bytes: Option<u64>,
@@ -62,8 +63,8 @@ impl Task {
 pub(super) enum DataHold {
     /// It may.
     Free,
-    /// The driver must be notified that its data is due.
-    Due,
+    /// The driver must be notified that the data of this CDB is due.
+    Due(Cdb),
     /// The driver was notified.
     Told,
 }
@@ -111,22 +112,19 @@ pub(super) enum DataFailure {
 impl DataFailure {
     /// SCSI status: BUSY, which has the initiator try again, or CHECK CONDITION with [`sense`](Self::sense).
     pub(super) fn status(self) -> u8 {
-        const CHECK_CONDITION: u8 = 0x02;
-        const BUSY: u8 = 0x08;
-        if self == Self::NoBuffer { BUSY } else { CHECK_CONDITION }
+        let status = if self == Self::NoBuffer { Status::Busy } else { Status::CheckCondition };
+        status.code()
     }
 
     /// Fixed-format sense data: ABORTED COMMAND with the standard's additional sense code.
     pub(super) fn sense(self) -> Vec<u8> {
-        const CURRENT_FIXED: u8 = 0x70;
-        const ABORTED_COMMAND: u8 = 0x0b;
-        let (asc, ascq) = match self {
-            Self::UnexpectedUnsolicitedData => (0x0c, 0x0c),
-            Self::IncorrectAmountOfData => (0x0c, 0x0d),
-            Self::ProtocolServiceCrcError => (0x47, 0x05),
+        let sense = match self {
+            Self::UnexpectedUnsolicitedData => Sense::UNEXPECTED_UNSOLICITED_DATA,
+            Self::IncorrectAmountOfData => Sense::NOT_ENOUGH_UNSOLICITED_DATA,
+            Self::ProtocolServiceCrcError => Sense::PROTOCOL_SERVICE_CRC_ERROR,
             Self::NoBuffer => return Vec::new(),
         };
-        vec![CURRENT_FIXED, 0, ABORTED_COMMAND, 0, 0, 0, 0, 10, 0, 0, 0, 0, asc, ascq, 0, 0, 0, 0]
+        sense.emit_fixed().to_vec()
     }
 }
 

@@ -78,7 +78,7 @@ pub(crate) fn start(
 /// Whether a command waits for nothing: not for older tasks, room in the task set, or a sanitize.
 /// Other hosts may wait for what a client of a shared unit sends.
 pub(crate) fn waits_for_nothing(cdb: &Cdb) -> bool {
-    matches!(cdb, Cdb::SharingIn { .. } | Cdb::SharingOut { .. })
+    cdb.is_of_sharing()
 }
 
 /// Commands that need no device; they complete before this returns.

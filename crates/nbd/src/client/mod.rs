@@ -15,7 +15,6 @@
 //! A token chosen by the owner travels with each request, so that the owner needs no table of its
 //! own.
 
-mod command;
 mod coverage;
 mod export_info;
 mod handshake;
@@ -25,16 +24,15 @@ mod requests;
 use base::buffer::Buffer;
 use zerocopy::IntoBytes;
 
-use self::command::WireRequest;
 use self::handshake::Handshake;
 use self::replies::Replies;
 use self::requests::Requests;
+use crate::command::{Command, WireRequest};
 use crate::error::ProtocolError;
 use crate::inbox::Inbox;
 use crate::limits::CLIENT_REQUESTS_MAX;
 use crate::transmit::TransmitQueue;
 
-pub use self::command::Command;
 pub use self::export_info::ExportInfo;
 pub use self::handshake::ClientOptions;
 pub use self::requests::{Abandoned, Completed};
@@ -131,24 +129,27 @@ impl<T> Client<T> {
         Event::Failed(error)
     }
 
-    /// Queues a request; its [`Event::Completed`] carries `token`.
+    /// Queues a request; its [`Event::Completed`] carries `token`. `room` is the buffer that a read fills, and empty
+    /// for all other commands.
     ///
     /// # Errors
-    /// The command and token, when there is no connection to send it on or [`CLIENT_REQUESTS_MAX`] are outstanding.
-    pub fn submit(&mut self, command: Command, token: T) -> Result<(), (Command, T)> {
+    /// All three, when there is no connection to send it on or [`CLIENT_REQUESTS_MAX`] are outstanding.
+    ///
+    /// # Panics
+    /// When `room` is not as long as what is to be read.
+    pub fn submit(&mut self, command: Command, room: Buffer, token: T) -> Result<(), (Command, Buffer, T)> {
         if self.phase != Phase::Transmission || self.outstanding() >= CLIENT_REQUESTS_MAX {
-            return Err((command, token));
+            return Err((command, room, token));
         }
         let wire = WireRequest::of(&command);
+        let read_bytes = if let Command::Read { length, .. } = command { length as usize } else { 0 };
+        assert_eq!(room.len(), read_bytes, "the buffer is as long as what is read");
         let stream_position = self.transmit.queued_bytes();
-        let (filled, payload) = match command {
-            Command::Read { buffer, .. } => (buffer, Buffer::empty()),
-            Command::Write { buffer, .. } => (Buffer::empty(), buffer),
-            _ => (Buffer::empty(), Buffer::empty()),
-        };
-        let cookie = self.requests.add(&wire, filled, token, stream_position);
+        let cookie = self.requests.add(&wire, room, token, stream_position);
         self.transmit.push(wire.to_raw(cookie).as_bytes());
-        self.transmit.push_payload(payload);
+        if let Command::Write { buffer, .. } = command {
+            self.transmit.push_payload(buffer);
+        }
         Ok(())
     }
 

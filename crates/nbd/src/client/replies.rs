@@ -252,15 +252,14 @@ fn take_error<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::Command;
-    use crate::client::command::WireRequest;
+    use crate::command::{Command, WireRequest};
     use base::buffer::Buffer;
     use zerocopy::IntoBytes;
     use zerocopy::byteorder::big_endian::U64;
 
     /// Replies, and the cookie of a read of four bytes that waits for one.
     fn reading(requests: &mut Requests<&'static str>) -> u64 {
-        let wire = WireRequest::of(&Command::Read { offset: 0, buffer: Buffer::zeroed(4) });
+        let wire = WireRequest::of(&Command::Read { offset: 0, length: 4 });
         requests.add(&wire, Buffer::zeroed(4), "read", 0)
     }
 

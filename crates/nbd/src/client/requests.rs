@@ -2,8 +2,8 @@
 
 use base::buffer::Buffer;
 
-use super::command::WireRequest;
 use super::coverage::Coverage;
+use crate::command::WireRequest;
 use crate::error::{Failure, ProtocolError};
 use crate::wire::transmission::{StatusExtent, command};
 

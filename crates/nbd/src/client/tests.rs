@@ -81,20 +81,20 @@ impl Disk {
         }
     }
 
-    fn carry_out(&mut self, command: server::Command) -> Reply {
+    fn carry_out(&mut self, command: Command) -> Reply {
         match command {
-            server::Command::Read { offset, length } => {
+            Command::Read { offset, length } => {
                 Reply::Data(Buffer::copy_of(&self.bytes[offset as usize..][..length as usize]))
             }
-            server::Command::Write { offset, buffer, .. } => {
+            Command::Write { offset, buffer, .. } => {
                 self.bytes[offset as usize..][..buffer.len()].copy_from_slice(&buffer);
                 Reply::Done
             }
-            server::Command::BlockStatus { .. } => Reply::Status(vec![
+            Command::BlockStatus { .. } => Reply::Status(vec![
                 StatusExtent { length_bytes: 8192, is_hole: true, is_zero: true },
                 StatusExtent { length_bytes: 4096, is_hole: false, is_zero: false },
             ]),
-            server::Command::Trim { .. } => Reply::Failed(ErrorCode::InputOutput.into()),
+            Command::Trim { .. } => Reply::Failed(ErrorCode::InputOutput.into()),
             _ => Reply::Done,
         }
     }
@@ -147,7 +147,9 @@ fn golden_handshake() {
 #[test]
 fn golden_requests() {
     let (mut client, _disk) = connected(true);
-    client.submit(Command::Write { offset: 4096, buffer: Buffer::copy_of(&[7; 512]), fua: true }, 0).unwrap();
+    client
+        .submit(Command::Write { offset: 4096, buffer: Buffer::copy_of(&[7; 512]), fua: true }, Buffer::empty(), 0)
+        .unwrap();
     let bytes = client.transmit.drain();
     assert_eq!(bytes[..28], *b"\x25\x60\x95\x13\0\x01\0\x01\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\x10\0\0\0\x02\0");
     assert_eq!(bytes[28..], [7; 512]);
@@ -161,7 +163,7 @@ fn golden_requests() {
         ),
         (Command::BlockStatus { offset: 0, length: 512, only_first: true }, b"\0\x08\0\x07"),
     ] {
-        client.submit(command, 0).unwrap();
+        client.submit(command, Buffer::empty(), 0).unwrap();
         assert_eq!(client.transmit.drain()[4..8], *flags_and_type);
     }
 }
@@ -172,16 +174,17 @@ fn every_command_completes_with_its_answer() {
         for cut in [1, 100, usize::MAX] {
             let (mut client, mut disk) = connected(wants_structured);
             let commands = [
-                Command::Read { offset: 0, buffer: Buffer::copy_of(&[0xa5; 4096]) },
-                Command::Read { offset: 8192, buffer: Buffer::copy_of(&[0xa5; 40_960]) },
+                Command::Read { offset: 0, length: 4096 },
+                Command::Read { offset: 8192, length: 40_960 },
                 Command::Write { offset: 65_536, buffer: Buffer::copy_of(&[7; 1024]), fua: false },
                 Command::Flush,
                 Command::Trim { offset: 0, length: 512, fua: false },
-                Command::Read { offset: 1 << 40, buffer: Buffer::zeroed(512) },
+                Command::Read { offset: 1 << 40, length: 512 },
                 Command::BlockStatus { offset: 0, length: 65_536, only_first: false },
             ];
             for (token, command) in commands.into_iter().enumerate() {
-                client.submit(command, token as u32).unwrap();
+                let length = if let Command::Read { length, .. } = command { length as usize } else { 0 };
+                client.submit(command, Buffer::copy_of(&vec![0xa5; length]), token as u32).unwrap();
             }
             let mut completed: Vec<_> = exchange(&mut client, &mut disk, cut)
                 .into_iter()
@@ -209,7 +212,7 @@ fn every_command_completes_with_its_answer() {
 /// The reply `chunks` (flags and type, payload) to the first read of a connection: 1024 bytes at 4096.
 fn read_reply(chunks: &[(&[u8; 4], &[u8])]) -> Vec<Event<u32>> {
     let (mut client, _disk) = connected(true);
-    client.submit(Command::Read { offset: 4096, buffer: Buffer::copy_of(&[0xa5; 1024]) }, 3).unwrap();
+    client.submit(Command::Read { offset: 4096, length: 1024 }, Buffer::copy_of(&[0xa5; 1024]), 3).unwrap();
     let request = client.transmit.drain();
     let mut bytes = Vec::new();
     for (flags_and_type, payload) in chunks {
@@ -275,23 +278,23 @@ fn a_server_that_contradicts_itself_is_left() {
 #[test]
 fn what_was_never_sent_is_told_apart() {
     let (mut client, _disk) = connected(false);
-    client.submit(Command::Flush, 1).unwrap();
-    client.submit(Command::Read { offset: 0, buffer: Buffer::zeroed(512) }, 2).unwrap();
+    client.submit(Command::Flush, Buffer::empty(), 1).unwrap();
+    client.submit(Command::Read { offset: 0, length: 512 }, Buffer::zeroed(512), 2).unwrap();
     client.transmit().handle_transmitted(1);
     let abandoned: Vec<_> =
         client.abandon().into_iter().map(|lost| (lost.token, lost.was_sent, lost.buffer.len())).collect();
     assert_eq!(abandoned, [(1, true, 0), (2, false, 512)]);
-    assert!(client.submit(Command::Flush, 3).is_err());
+    assert!(client.submit(Command::Flush, Buffer::empty(), 3).is_err());
 }
 
 #[test]
 fn a_client_has_so_many_requests_outstanding_and_no_more() {
     let (mut client, _disk) = connected(false);
     for token in 0..16 << 10 {
-        assert!(client.submit(Command::Flush, token).is_ok(), "request {token}");
+        assert!(client.submit(Command::Flush, Buffer::empty(), token).is_ok(), "request {token}");
     }
     assert_eq!(client.outstanding(), CLIENT_REQUESTS_MAX);
-    assert!(client.submit(Command::Flush, 0).is_err(), "one too many");
+    assert!(client.submit(Command::Flush, Buffer::empty(), 0).is_err(), "one too many");
 }
 
 proptest! {
@@ -299,7 +302,7 @@ proptest! {
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), cut in 1usize..64) {
         feed(&mut Client::new(options(true)), &bytes, cut);
         let (mut client, _disk) = connected(true);
-        client.submit(Command::Read { offset: 0, buffer: Buffer::zeroed(512) }, 0).unwrap();
+        client.submit(Command::Read { offset: 0, length: 512 }, Buffer::zeroed(512), 0).unwrap();
         feed(&mut client, &bytes, cut);
     }
 
@@ -308,10 +311,11 @@ proptest! {
     fn damaged_replies_never_panic(at in any::<prop::sample::Index>(), value in any::<u8>(), cut in 1usize..300) {
         let (mut client, mut disk) = connected(true);
         for offset in [0, 8192] {
-            client.submit(Command::Read { offset, buffer: Buffer::zeroed(1024) }, 0).unwrap();
+            client.submit(Command::Read { offset, length: 1024 }, Buffer::zeroed(1024), 0).unwrap();
         }
-        client.submit(Command::BlockStatus { offset: 0, length: 65_536, only_first: false }, 1).unwrap();
-        client.submit(Command::Trim { offset: 0, length: 512, fua: false }, 2).unwrap();
+        let status = Command::BlockStatus { offset: 0, length: 65_536, only_first: false };
+        client.submit(status, Buffer::empty(), 1).unwrap();
+        client.submit(Command::Trim { offset: 0, length: 512, fua: false }, Buffer::empty(), 2).unwrap();
         disk.feed(&client.transmit.drain());
         let mut bytes = disk.server.transmit().drain();
         let at = at.index(bytes.len());

@@ -123,7 +123,7 @@ impl Intake {
         let Next::Unbuffered { ticket } = std::mem::replace(&mut self.next, Next::Messages) else {
             panic!("no write waits for a buffer")
         };
-        assert_eq!(buffer.len(), ticket.length as usize, "the buffer holds exactly the payload");
+        assert_eq!(buffer.len(), ticket.wire.length as usize, "the buffer holds exactly the payload");
         let filled = self.inbox.copy_to(&mut buffer);
         self.next = Next::Payload { ticket, buffer, filled };
     }
@@ -132,10 +132,11 @@ impl Intake {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::WireRequest;
     use crate::wire::transmission::command;
 
     fn ticket(length: u32) -> Ticket {
-        Ticket { cookie: 1, command: command::WRITE, flags: 0, offset: 0, length }
+        Ticket { cookie: 1, wire: WireRequest { command: command::WRITE, flags: 0, offset: 0, length } }
     }
 
     fn receive(intake: &mut Intake, bytes: &[u8]) {

@@ -21,7 +21,6 @@
 //!   one received under TLS.
 //! - Data of a read that is all zeroes is sent as a hole where the client understands holes.
 
-mod command;
 mod export;
 mod handshake;
 mod intake;
@@ -41,11 +40,11 @@ use self::handshake::{Handshake, reply_option};
 use self::intake::{AfterSkip, Arrived, Intake};
 use self::request::Request;
 use self::served::Served;
+use crate::command::Command;
 use crate::error::{ErrorCode, ProtocolError};
 use crate::transmit::TransmitQueue;
 use crate::wire::handshake::{self as hello, GreetingRaw};
 
-pub use self::command::Command;
 pub use self::export::Export;
 pub use self::handshake::TlsPolicy;
 pub use self::reply::Reply;
@@ -172,7 +171,7 @@ impl Server {
                 Arrived::Starved => return None,
                 Arrived::Skipped(then) => return Some(self.refuse_skipped(then)),
                 Arrived::Payload(ticket, buffer) => {
-                    let command = Command::write(&ticket, buffer);
+                    let command = ticket.wire.to_command(buffer);
                     return Some(self.give_out(ticket, command));
                 }
                 Arrived::Messages if self.phase == Phase::Transmission => self.step_request(),
@@ -236,12 +235,12 @@ impl Server {
             Ok(Some(Request::Refused(ticket, code))) => self.refuse(&ticket, code),
             // The payload of a write follows whether the write is allowed or not.
             Ok(Some(Request::Write(ticket))) => {
-                let length = ticket.length as usize;
+                let length = ticket.wire.length as usize;
                 self.intake.expect_payload(ticket);
                 Event::BufferNeeded { length }
             }
             Ok(Some(Request::RefusedWrite(ticket, code))) => {
-                self.intake.skip(u64::from(ticket.length), AfterSkip::FailRequest { ticket, code });
+                self.intake.skip(u64::from(ticket.wire.length), AfterSkip::FailRequest { ticket, code });
                 return Step::Again;
             }
             Ok(Some(Request::Disconnect)) => self.end(Event::Disconnected),

@@ -18,7 +18,7 @@ use crate::wire::transmission::{
 /// The answer to a request.
 #[derive(Debug)]
 pub enum Reply {
-    /// Carried out.
+    /// Carried out: answers all commands but the two below.
     Done,
     /// Read: exactly the bytes asked for.
     Data(Buffer),
@@ -38,16 +38,19 @@ impl Reply {
         match self {
             Self::Failed(failure) => emit_failure(failure, ticket, terms, out),
             Self::Data(buffer) => {
-                assert_eq!(ticket.command, READ, "data answers a read");
-                assert_eq!(buffer.len(), ticket.length as usize, "a read is answered whole");
+                assert_eq!(ticket.wire.command, READ, "data answers a read");
+                assert_eq!(buffer.len(), ticket.wire.length as usize, "a read is answered whole");
                 emit_data(buffer, ticket, terms, out);
             }
             Self::Status(extents) => {
-                assert_eq!(ticket.command, BLOCK_STATUS, "extents answer a block status request");
+                assert_eq!(ticket.wire.command, BLOCK_STATUS, "extents answer a block status request");
                 emit_status(&extents, ticket, out);
             }
             Self::Done => {
-                assert!(ticket.command != READ && ticket.command != BLOCK_STATUS, "this request has an answer");
+                assert!(
+                    ticket.wire.command != READ && ticket.wire.command != BLOCK_STATUS,
+                    "this request has an answer"
+                );
                 emit_simple(0, ticket, out);
             }
         }
@@ -71,23 +74,23 @@ fn emit_data(buffer: Buffer, ticket: &Ticket, terms: &Terms, out: &mut TransmitQ
         out.push_payload(buffer);
     } else if is_zero(&buffer) {
         let header = only_chunk(ticket, chunk::OFFSET_HOLE, HOLE_BYTES);
-        let (offset, length) = (U64::new(ticket.offset), U32::new(ticket.length));
+        let (offset, length) = (U64::new(ticket.wire.offset), U32::new(ticket.wire.length));
         out.push(HoleChunkRaw { header, offset, length }.as_bytes());
     } else {
-        let header = only_chunk(ticket, chunk::OFFSET_DATA, ticket.length + 8);
-        out.push(DataChunkRaw { header, offset: U64::new(ticket.offset) }.as_bytes());
+        let header = only_chunk(ticket, chunk::OFFSET_DATA, ticket.wire.length + 8);
+        out.push(DataChunkRaw { header, offset: U64::new(ticket.wire.offset) }.as_bytes());
         out.push_payload(buffer);
     }
 }
 
 /// Block status ("`NBD_REPLY_TYPE_BLOCK_STATUS`"): one extent if only one was asked for, none past the request.
 fn emit_status(extents: &[StatusExtent], ticket: &Ticket, out: &mut TransmitQueue) {
-    let unknown = [StatusExtent { length_bytes: ticket.length, is_hole: false, is_zero: false }];
+    let unknown = [StatusExtent { length_bytes: ticket.wire.length, is_hole: false, is_zero: false }];
     let extents = if extents.is_empty() { &unknown[..] } else { extents };
-    let only_first = ticket.flags & command_flag::REQ_ONE != 0;
+    let only_first = ticket.wire.flags & command_flag::REQ_ONE != 0;
     let count_max = if only_first { 1 } else { STATUS_EXTENTS_MAX };
     let mut descriptors = Vec::with_capacity(extents.len().min(count_max));
-    let mut left = ticket.length;
+    let mut left = ticket.wire.length;
     for extent in extents.iter().take(count_max) {
         let length_bytes = extent.length_bytes.min(left);
         if length_bytes == 0 {

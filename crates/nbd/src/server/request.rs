@@ -1,11 +1,13 @@
 //! The server's requests: the checks, and the error of each that fails ("Request types", "Error
 //! values").
 
-use super::command::Command;
+use base::buffer::Buffer;
+
 use super::export::Export;
 use super::served::Served;
 use super::terms::Terms;
 use super::ticket::Ticket;
+use crate::command::{Command, WireRequest};
 use crate::error::{ErrorCode, ProtocolError};
 use crate::inbox::Inbox;
 use crate::limits::PAYLOAD_BYTES_MAX;
@@ -102,22 +104,16 @@ impl Request {
         if request.magic.get() != REQUEST_MAGIC {
             return Err(ProtocolError::Magic { place: "a request", found: request.magic.get().into() });
         }
-        let ticket = Ticket {
-            cookie: request.cookie.get(),
-            command: request.command.get(),
-            flags: request.flags.get(),
-            offset: request.offset.get(),
-            length: request.length.get(),
-        };
-        if ticket.command == DISC {
+        let ticket = Ticket { cookie: request.cookie.get(), wire: WireRequest::of_raw(&request) };
+        if ticket.wire.command == DISC {
             return Ok(Some(Self::Disconnect));
         }
-        Ok(Some(match (check(&ticket, served, terms), ticket.command) {
+        Ok(Some(match (check(&ticket, served, terms), ticket.wire.command) {
             (Ok(()), WRITE) => Self::Write(ticket),
             (Err(code), WRITE) => Self::RefusedWrite(ticket, code),
             (Err(code), _) => Self::Refused(ticket, code),
             (Ok(()), _) => {
-                let command = Command::of(&ticket);
+                let command = ticket.wire.to_command(Buffer::empty());
                 Self::Command(ticket, command)
             }
         }))
@@ -129,33 +125,33 @@ fn check(ticket: &Ticket, served: &Served, terms: &Terms) -> Result<(), ErrorCod
     if served.is_shutting_down {
         return Err(ErrorCode::Shutdown);
     }
-    if ticket.command == FLUSH {
-        let is_plain = ticket.offset == 0 && ticket.length == 0 && ticket.flags & !FUA == 0;
+    if ticket.wire.command == FLUSH {
+        let is_plain = ticket.wire.offset == 0 && ticket.wire.length == 0 && ticket.wire.flags & !FUA == 0;
         return if is_plain { Ok(()) } else { Err(ErrorCode::Invalid) };
     }
     let abilities = served.abilities(terms);
-    let rule = RULES.iter().find(|rule| rule.command == ticket.command).ok_or(ErrorCode::Invalid)?;
+    let rule = RULES.iter().find(|rule| rule.command == ticket.wire.command).ok_or(ErrorCode::Invalid)?;
     if rule.is_mutation && abilities.is_read_only {
         return Err(ErrorCode::NotPermitted);
     }
-    let is_understood = ticket.flags & !rule.flags == 0
-        && (ticket.flags & DF == 0 || abilities.can_dont_fragment)
-        && (ticket.flags & FAST_ZERO == 0 || abilities.can_fast_zero)
-        && (ticket.command != BLOCK_STATUS || terms.has_block_status)
+    let is_understood = ticket.wire.flags & !rule.flags == 0
+        && (ticket.wire.flags & DF == 0 || abilities.can_dont_fragment)
+        && (ticket.wire.flags & FAST_ZERO == 0 || abilities.can_fast_zero)
+        && (ticket.wire.command != BLOCK_STATUS || terms.has_block_status)
         && (rule.is_offered)(&abilities);
-    if !is_understood || ticket.length == 0 {
+    if !is_understood || ticket.wire.length == 0 {
         return Err(ErrorCode::Invalid);
     }
     check_range(ticket, &served.export, rule)
 }
 
 fn check_range(ticket: &Ticket, export: &Export, rule: &Rule) -> Result<(), ErrorCode> {
-    let end = ticket.offset.checked_add(u64::from(ticket.length));
+    let end = ticket.wire.offset.checked_add(u64::from(ticket.wire.length));
     if end.is_none_or(|end| end > export.size_bytes) {
         return Err(rule.past_end);
     }
     match rule.too_long {
-        Some(code) if ticket.length > PAYLOAD_BYTES_MAX => Err(code),
+        Some(code) if ticket.wire.length > PAYLOAD_BYTES_MAX => Err(code),
         _ => Ok(()),
     }
 }

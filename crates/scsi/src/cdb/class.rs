@@ -84,6 +84,9 @@ pub struct Class {
     pub traffic: Traffic,
     /// Of a write, the blocks that become its data-out, or are made of it.
     pub written: Option<Blocks>,
+    /// Whether it reads the blocks that it writes as well: before, to compare or combine them, or after, to verify
+    /// them.
+    pub reads_what_it_writes: bool,
     /// Its effect on other initiators.
     pub change: Change,
     /// The data-out it needs.
@@ -96,6 +99,7 @@ impl Class {
     const OTHER: Self = Self {
         traffic: Traffic::Other,
         written: None,
+        reads_what_it_writes: false,
         change: Change::Nothing,
         data_out: DataOut::NONE,
         access: ReservedAccess::Always,
@@ -105,11 +109,13 @@ impl Class {
     const READ: Self = Self { traffic: Traffic::Read, ..Self::LOOK };
 
     fn write(written: Blocks) -> Self {
-        Self::write_of(written, DataOut::Blocks(u64::from(written.count)))
+        let data_out = DataOut::Blocks(u64::from(written.count));
+        Self { traffic: Traffic::Write, written: Some(written), ..Self::of_medium(data_out) }
     }
 
-    const fn write_of(written: Blocks, data_out: DataOut) -> Self {
-        Self { traffic: Traffic::Write, written: Some(written), ..Self::of_medium(data_out) }
+    /// A write that reads its blocks as well.
+    fn write_and_read(written: Blocks) -> Self {
+        Self { reads_what_it_writes: true, ..Self::write(written) }
     }
 
     /// Changes the medium, and is no transfer of blocks.
@@ -123,16 +129,23 @@ impl Class {
 }
 
 impl Cdb {
+    /// Whether it is SHARING IN or SHARING OUT.
+    pub const fn is_of_sharing(&self) -> bool {
+        matches!(self, Self::SharingIn { .. } | Self::SharingOut { .. })
+    }
+
     /// The class of this command.
     pub fn class(&self) -> Class {
         match self {
             Self::Read(_) => Class::READ,
-            Self::Write(transfer) | Self::OrWrite(transfer) => Class::write(transfer.blocks),
-            Self::WriteAndVerify(verification) => Class::write(verification.blocks),
+            Self::Write(transfer) => Class::write(transfer.blocks),
+            Self::OrWrite(transfer) => Class::write_and_read(transfer.blocks),
+            Self::WriteAndVerify(verification) => Class::write_and_read(verification.blocks),
             Self::WriteAtomic(write) => Class::write(Blocks::sixteen(write.lba, u32::from(write.block_count))),
             Self::CompareAndWrite { lba, block_count, .. } => {
                 let blocks = Blocks::sixteen(*lba, u32::from(*block_count));
-                Class::write_of(blocks, DataOut::ExactBlocks(2 * u64::from(*block_count)))
+                let data_out = DataOut::ExactBlocks(2 * u64::from(*block_count));
+                Class { data_out, ..Class::write_and_read(blocks) }
             }
             Self::Verify(verification) => Class { data_out: compared(verification), ..Class::LOOK },
             Self::WriteSame(same) => Class::of_medium(DataOut::ExactBlocks(u64::from(!same.has_no_data_out))),

@@ -6,6 +6,7 @@ use super::{
     CacheRange, Cdb, CdbForm, LogSense, ModeSelect, ModeSense, ReadDefectData, Sanitize, StartStopUnit, Transfer,
     Verification, WriteAtomic, WriteSame, table,
 };
+use crate::limits::CDB_BYTES_INLINE;
 
 impl Cdb {
     /// The operation code, and the service action where the code has them.
@@ -58,13 +59,22 @@ impl Cdb {
     /// When a field's value does not fit its place in the form chosen, or a command does not exist in that form: our
     /// own mistake.
     pub fn emit(&self) -> CdbBytes {
+        let raw = self.emit_padded();
+        let row = table::find(raw[0], raw[1] & 0x1f).expect("every command has a row");
+        CdbBytes::inline(raw, row.cdb_bytes)
+    }
+
+    /// The bytes of this command, and zeroes up to the 16 bytes of a CDB field.
+    ///
+    /// # Panics
+    /// As [`emit`](Self::emit).
+    pub fn emit_padded(&self) -> [u8; CDB_BYTES_INLINE] {
         let mut raw: Raw = [0; 16];
         let (operation_code, service_action) = self.code();
         raw[0] = operation_code;
         raw[1] = service_action.unwrap_or(0);
         self.emit_fields(&mut raw);
-        let row = table::find(operation_code, raw[1] & 0x1f).expect("every command has a row");
-        CdbBytes::inline(raw, row.cdb_bytes)
+        raw
     }
 
     fn emit_fields(&self, raw: &mut Raw) {

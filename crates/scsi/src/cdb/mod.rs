@@ -10,6 +10,7 @@
 
 mod bytes;
 mod class;
+mod data_in;
 mod decode;
 mod emit;
 mod exemption;

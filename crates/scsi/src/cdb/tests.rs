@@ -254,7 +254,10 @@ proptest! {
         raw[0] = row.operation_code;
         raw[1] |= row.service_action.unwrap_or(0);
         let cdb = Cdb::parse(&raw[..usize::from(row.cdb_bytes)]).expect("only allowed bits are set");
-        prop_assert_eq!(Cdb::parse(&cdb.emit()), Ok(cdb));
+        let emitted = cdb.emit();
+        prop_assert_eq!(Cdb::parse(&emitted), Ok(cdb));
+        let padded = cdb.emit_padded();
+        prop_assert!(padded.starts_with(&emitted) && padded[emitted.len()..].iter().all(|&byte| byte == 0));
     }
 
     #[test]

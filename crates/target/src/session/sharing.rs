@@ -8,7 +8,6 @@ use base::clock::Instant;
 use iscsi::target as protocol;
 use iscsi::target::{Command, Event, HeldData as DataWanted, LinkId, TaskId};
 use logical_unit::sharing::Addressed;
-use scsi::Cdb;
 use scsi::sharing::Message;
 use scsi::sharing::message::{ASYNC_EVENT, ASYNC_VCODE};
 
@@ -48,7 +47,7 @@ impl Sharing {
     pub(super) fn hold_data(&mut self, wanted: &DataWanted, units: Option<&Units>) -> bool {
         let wait = units.and_then(|units| {
             let unit = units.luns.get(lun_number(wanted.lun))?;
-            unit.copies_dropped(&units.nexus, &Cdb::parse(&wanted.cdb.head).ok()?)
+            unit.copies_dropped(&units.nexus, &wanted.cdb)
         });
         let Some(wait) = wait else { return false };
         self.held.push(HeldData::new(wanted.task, wait));
@@ -80,7 +79,7 @@ impl Sharing {
         }
         while let Some(event) = protocol.poll_event() {
             match event {
-                Event::Command(command) if is_of_sharing(&command.cdb.head) => return Some(command),
+                Event::Command(command) if command.cdb.is_ok_and(|cdb| cdb.is_of_sharing()) => return Some(command),
                 event => self.postponed.push_back(event),
             }
         }
@@ -121,9 +120,4 @@ impl Sharing {
             units.luns.rewind_messages(&units.nexus);
         }
     }
-}
-
-/// Whether a CDB is SHARING IN or OUT.
-fn is_of_sharing(cdb: &[u8]) -> bool {
-    matches!(Cdb::parse(cdb), Ok(Cdb::SharingIn { .. } | Cdb::SharingOut { .. }))
 }

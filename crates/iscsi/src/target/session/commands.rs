@@ -2,10 +2,10 @@
 
 use base::serial::Serial32;
 
-use super::super::event::{Cdb, CloseReason, Command, Event, HeldData, LinkId, Outcome, TaskId};
+use super::super::event::{CloseReason, Command, Event, HeldData, LinkId, Outcome, TaskId};
 use super::super::link::live;
 use super::super::nexus::Nexus;
-use super::super::placing::{Admission, DataOutPlan, admit, lend};
+use super::super::placing::{Admission, ArrivedCommand, admit, lend};
 use super::super::task::{DataFailure, DataFault, DataHold, DataOutCollection, DataOutHeld, OutstandingR2t, Task};
 use super::super::task_set::{Held, TaskSet};
 use super::stalls::Stalls;
@@ -39,7 +39,8 @@ impl Commands {
         self.set.command_numbers()
     }
 
-    /// Takes a command. Returns whether its turn in the command order may have come.
+    /// Takes a command; `arrived` is what was made of it when its header came, if it has a data segment. Returns whether
+    /// its turn in the command order may have come.
     ///
     /// # Errors
     /// When the connection must end.
@@ -47,6 +48,7 @@ impl Commands {
         &mut self,
         at: LinkId,
         command: ScsiCommand,
+        arrived: Option<ArrivedCommand>,
         pdu: ReceivedPdu,
         nexus: &mut Nexus,
     ) -> Result<bool, CloseReason> {
@@ -66,7 +68,8 @@ impl Commands {
             return reject(RejectReason::DataDigestError, &self.set, nexus);
         }
         let immediate_bytes = pdu.header.data_segment_bytes;
-        let plan = DataOutPlan::new(&nexus.full, &command, immediate_bytes);
+        let ArrivedCommand { cdb, plan } =
+            arrived.unwrap_or_else(|| ArrivedCommand::new(&nexus.full, &command, immediate_bytes));
         let mut collection = DataOutCollection::new(
             plan.wanted,
             if plan.takes_immediate { immediate_bytes as u32 } else { 0 },
@@ -91,7 +94,7 @@ impl Commands {
             id,
             link: at,
             header: command,
-            extended_cdb: pdu.header.ahs.extended_cdb,
+            cdb,
             bidirectional_read_bytes: pdu.header.ahs.bidirectional_read_bytes,
             asked_bytes: plan.asked_bytes,
             is_delivered: command.is_immediate,
@@ -101,7 +104,7 @@ impl Commands {
             data_out: collection,
             data_out_held,
             data_moved: nexus.now,
-            hold: if plan.is_held { DataHold::Due } else { DataHold::Free },
+            hold: cdb.ok().filter(|_| plan.is_held).map_or(DataHold::Free, DataHold::Due),
         });
         if command.is_immediate {
             self.advance_task(id, nexus);
@@ -255,9 +258,8 @@ impl Commands {
         match task.hold {
             DataHold::Free => {}
             DataHold::Told => return,
-            DataHold::Due => {
+            DataHold::Due(cdb) => {
                 task.hold = DataHold::Told;
-                let cdb = Cdb { head: task.header.cdb, extension: task.extended_cdb.clone() };
                 let held = HeldData { task: id, lun: task.header.lun, cdb };
                 return nexus.events.push_back(Event::DataHeld(held));
             }
@@ -313,7 +315,7 @@ impl Commands {
         let command = Command {
             task: id,
             lun: task.header.lun,
-            cdb: Cdb { head: task.header.cdb, extension: task.extended_cdb.clone() },
+            cdb: task.cdb,
             attribute: task.header.attribute,
             data_out,
             data_in_bytes_max: task.data_in_bytes_max(),

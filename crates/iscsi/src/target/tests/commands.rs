@@ -1,9 +1,12 @@
 //! SCSI commands: data both ways, residuals, failures.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::buffer::BufferPool;
 use base::serial::Serial32;
+use scsi::Cdb;
 
 use super::super::*;
 use super::peer::*;
@@ -14,7 +17,7 @@ fn a_read_ends_with_status_on_its_data() {
     let mut peer = Peer::logged_in(parameters(), &[]);
     peer.read(0x10, 512);
     let command = peer.started();
-    assert_eq!((command.lun, command.cdb.head, command.data_in_bytes_max), (0, CDB_READ, 512));
+    assert_eq!((command.lun, command.cdb, command.data_in_bytes_max), (0, Cdb::parse(&CDB_READ), 512));
     peer.complete(command.task, good(&pattern(512)));
     let pdu = peer.receive_one();
     assert_eq!(pdu.data.bytes(), pattern(512));
@@ -161,6 +164,28 @@ fn an_initiator_that_brings_less_than_the_cdb_wants_is_told() {
     peer.complete(command.task, Outcome::default());
     let Bhs::ScsiResponse(response) = peer.receive_bhs()[0] else { panic!("a response was expected") };
     assert_eq!(response.residual, Residual::Overflow(512));
+}
+
+/// When its header comes, for the buffer of its data: not again when that data is there, nor for the residual.
+#[test]
+fn what_a_write_with_data_wants_is_found_out_once() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut parameters = parameters();
+    let counted = Arc::clone(&asked);
+    parameters.targets[0].data_out_of = Arc::new(move |_, cdb| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        asked_data_out(cdb)
+    });
+    let mut peer = Peer::logged_in(parameters, &[]);
+    for tag in 0x10..0x13 {
+        let command = peer.command(tag, cdb_write(512), Direction::Write, 512);
+        peer.send(&command, pattern(512));
+        let command = peer.started();
+        assert_eq!(command.cdb, Cdb::parse(&cdb_write(512)));
+        peer.complete(command.task, Outcome::default());
+        peer.receive_one();
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 3);
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::time::Duration;
 use base::buffer::{Buffer, BufferPool};
 use base::clock::Instant;
 use base::serial::Serial32;
+use scsi::Cdb;
+use scsi::cdb::{Blocks, Transfer};
 
 use super::super::*;
 use crate::chap::Challenge;
@@ -21,21 +23,18 @@ pub(super) const TARGET: &str = "iqn.2026-01.io.example:disk";
 pub(super) const INITIATOR: &str = "iqn.2026-01.io.example:host";
 pub(super) const CDB_READ: [u8; 16] = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 
-/// Data-out is asked for by the CDB's last four bytes: the tests write it there.
+/// A write of as many blocks, each of one byte.
 pub(super) fn cdb_write(asked: u32) -> [u8; 16] {
-    let mut cdb = [0; 16];
-    cdb[0] = 0x2a;
-    cdb[12..].copy_from_slice(&asked.to_be_bytes());
-    cdb
+    let write = Transfer { blocks: Blocks::sixteen(0, asked), is_dpo: false, is_fua: false };
+    Cdb::Write(write).emit_padded()
+}
+
+/// The data-out that a CDB asks for, with blocks of one byte.
+pub(super) fn asked_data_out(cdb: &Cdb) -> AskedDataOut {
+    AskedDataOut { bytes: cdb.class().data_out.bytes(1), ..AskedDataOut::default() }
 }
 
 pub(super) fn description() -> TargetDescription {
-    let asked = |_: u64, cdb: &[u8]| match cdb {
-        [0x2a, .., a, b, c, d] => {
-            AskedDataOut { bytes: u32::from_be_bytes([*a, *b, *c, *d]).into(), ..AskedDataOut::default() }
-        }
-        _ => AskedDataOut::default(),
-    };
     TargetDescription {
         name: TARGET.to_owned(),
         alias: Some("a disk".to_owned()),
@@ -45,7 +44,7 @@ pub(super) fn description() -> TargetDescription {
         portal_groups: None,
         access: AccessList::default(),
         own: None,
-        data_out_of: Arc::new(asked),
+        data_out_of: Arc::new(|_, cdb| asked_data_out(cdb)),
     }
 }
 

@@ -11,9 +11,11 @@
 //! ```
 //!
 //! Sessions of one host, as its address tells, have little time between two looks at the sockets, and those of one of
-//! its initiator names less, but for the one that is called: the others stand in line as if they had more to do. In
-//! line hosts take turns, and of a host its names. So a host has no more of the thread for having many sessions or
-//! names, and a name no more of its host's turns for having many sessions.
+//! its initiator names less, and none while one of them stands in line, but for the one that is called: the others
+//! stand in line as if they had more to do. In line hosts take turns, and of a host its names; what the one that is
+//! called leaves of its portion is for the next ones of its name. So a host has no more of the thread for having many
+//! sessions or names, and a name no more of its host's turns for having many sessions; and whoever needs little waits
+//! for one portion, however many names there are that ask for more.
 //!
 //! Where several sessions work on a thread, and one of them is light, portions are small. Where one
 //! is alone, or all are heavy, they are larger: small portions cost system calls, and shorten no
@@ -58,6 +60,8 @@ struct Line {
     /// Whether the runtime has looked at the sockets since the call: before that the session may
     /// not begin, whatever else wakes it.
     may_begin: bool,
+    /// Time that is left of the portion of the one whose turn it is, for others of its name.
+    left: Duration,
     /// Since the last look at the sockets, by host, but for sessions that were called.
     used: BTreeMap<Arc<str>, Used>,
 }
@@ -92,6 +96,15 @@ impl Turns {
         self.work.load(Ordering::Relaxed)
     }
 
+    /// The work of a portion.
+    fn portion(&self) -> Portion {
+        match (self.shared_polls.load(Ordering::Relaxed), self.light_polls.load(Ordering::Relaxed)) {
+            (0, _) => Portion { bytes: TURN_BYTES_ALONE, time: POLL_BUDGET_ALONE },
+            (_, 0) => Portion { bytes: TURN_BYTES, time: POLL_BUDGET },
+            _ => Portion { bytes: TURN_BYTES_SHARED, time: POLL_BUDGET_SHARED },
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,14 +133,30 @@ impl Line {
         self.may_begin = false;
         self.called.is_some()
     }
+
+    /// Whether a session of `initiator` may work without having been called.
+    fn leaves_some_to(&self, initiator: &Initiator) -> bool {
+        self.waiting.first_of(initiator).is_none()
+            && self.used.get(&initiator.host).is_none_or(|used| used.leaves_some_to(&initiator.name))
+    }
+
+    /// The one that was called has ended its portion after that time: calls the next one of its name for what is left
+    /// of it. Returns its waker.
+    fn call_next_of(&mut self, initiator: &Initiator, time: Duration) -> Option<Waker> {
+        self.left = self.left.saturating_sub(time);
+        let (number, waker) = self.waiting.first_of(initiator).filter(|_| !self.left.is_zero())?;
+        self.called = Some(*number);
+        Some(waker.clone())
+    }
 }
 
 impl Wake for Turns {
     /// The runtime has looked at the sockets.
     fn wake(self: Arc<Self>) {
+        let time = self.portion().time;
         let mut line = self.lock();
         line.used.clear();
-        line.may_begin = true;
+        (line.may_begin, line.left) = (true, time);
         let first = line.waiting.first().map(|(_, waker)| waker.clone());
         drop(line);
         if let Some(waker) = first {
@@ -167,7 +196,7 @@ impl Place {
         }
         let mut line = self.turns.lock();
         if line.called == Some(self.number) && line.may_begin {
-            line.waiting.pop_first();
+            line.waiting.take(&self.initiator, self.number);
             (self.is_in_line, self.is_called) = (false, true);
             return true;
         }
@@ -183,8 +212,7 @@ impl Place {
         if self.turns.shared_polls.load(Ordering::Relaxed) == 0 {
             return true;
         }
-        let Initiator { host, name } = &self.initiator;
-        self.turns.lock().used.get(host).is_none_or(|used| used.leaves_some_to(name))
+        self.turns.lock().leaves_some_to(&self.initiator)
     }
 
     /// Its poll is over, which took so long if it worked without having been called.
@@ -206,12 +234,11 @@ impl Place {
 
     /// The work that it may do before others have their turn.
     pub(crate) fn portion(&self) -> Portion {
-        let Turns { shared_polls, light_polls, .. } = &*self.turns;
-        match (shared_polls.load(Ordering::Relaxed), light_polls.load(Ordering::Relaxed)) {
-            (0, _) => Portion { bytes: TURN_BYTES_ALONE, time: POLL_BUDGET_ALONE },
-            (_, 0) => Portion { bytes: TURN_BYTES, time: POLL_BUDGET },
-            _ => Portion { bytes: TURN_BYTES_SHARED, time: POLL_BUDGET_SHARED },
+        let portion = self.turns.portion();
+        if !self.is_called {
+            return portion;
         }
+        Portion { time: portion.time.min(self.turns.lock().left), ..portion }
     }
 
     /// It did something in this poll.
@@ -252,10 +279,11 @@ impl Place {
 
     /// Its portion is over, and took so long; there is nothing more to do for now.
     pub(crate) fn rest(&mut self, time: impl FnOnce() -> Duration) {
-        self.note_free_time(time);
         if std::mem::take(&mut self.is_called) {
-            self.turns.call_first();
+            let next = self.turns.lock().call_next_of(&self.initiator, time().max(FREE_TIME_MIN));
+            return next.map_or_else(|| self.turns.call_first(), Waker::wake);
         }
+        self.note_free_time(time);
     }
 }
 
@@ -324,33 +352,72 @@ mod tests {
         assert!(places[0].begin(&context()));
     }
 
-    /// How many of these work until others have their turn, if each has so much to do.
+    /// How many portions these have until the sockets are looked at, if each always has something to do and works for
+    /// that time.
     fn work_of(places: &mut [Place], time: Duration) -> usize {
         let mut count = 0;
-        for place in places {
-            if place.begin(&context()) {
-                place.note_work();
-                place.rest(|| time);
-                count += 1;
+        loop {
+            let before = count;
+            for place in &mut *places {
+                if place.begin(&context()) {
+                    place.note_work();
+                    place.rest(|| time);
+                    count += 1;
+                }
+            }
+            if count == before {
+                return count;
             }
         }
-        count
     }
 
     #[tokio::test]
     async fn sessions_of_one_name_have_a_portion_between_two_looks_and_leave_others_of_their_host_their_own() {
-        for (time, polls_max) in [(POLL_BUDGET_SHARED, 1), (Duration::from_micros(1), 3)] {
+        // What a small command takes at least, of a portion.
+        let small_max = (POLL_BUDGET_SHARED.as_micros() / FREE_TIME_MIN.as_micros()) as usize;
+        for (time, polls_max) in [(POLL_BUDGET_SHARED, 1), (Duration::from_micros(1), small_max)] {
             let turns = Arc::<Turns>::default();
             let place = |name| Place::new(Arc::clone(&turns), "192.0.2.1", name);
             let mut many: Vec<Place> = (0..10).map(|_| place("iqn.a:many")).collect();
             let mut other = [place("iqn.a:other")];
-            assert_eq!(work_of(&mut other, time), 1);
+            let mut others_work = || {
+                let other = &mut other[0];
+                other.note_commands(4096);
+                assert!(other.begin(&context()), "another one need not stand in line");
+                other.note_work();
+                other.rest(|| time);
+            };
+            others_work();
+            tokio::task::yield_now().await;
+            // Nobody has been called yet.
+            work_of(&mut many, time);
             tokio::task::yield_now().await;
             for round in 0..5 {
-                // One is called, when some stand in line.
                 let count = work_of(&mut many, time);
-                assert!((1..=polls_max + 1).contains(&count), "{count} in round {round}");
-                assert_eq!(work_of(&mut other, time), 1, "round {round}");
+                assert_eq!(count, polls_max, "round {round}");
+                others_work();
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn of_all_names_that_have_somebody_in_line_one_has_a_portion_between_two_looks_at_the_sockets() {
+        for hosts in [1, 3] {
+            let turns = Arc::<Turns>::default();
+            let place = |number: usize| {
+                let (host, name) = (format!("192.0.2.{}", number % hosts), format!("iqn.a:{}", number % 3));
+                Place::new(Arc::clone(&turns), &host, &name)
+            };
+            let mut many: Vec<Place> = (0..12).map(place).collect();
+            let mut other = Place::new(Arc::clone(&turns), "192.0.2.1", "iqn.a:other");
+            for round in 0..9 {
+                let count = work_of(&mut many, POLL_BUDGET_SHARED);
+                assert!(round < 1 || count == 1, "{count} portions in round {round} from {hosts} hosts");
+                assert!(other.begin(&context()), "another one need not stand in line");
+                other.note_work();
+                other.note_commands(4096);
+                other.rest(|| FREE_TIME_MIN);
                 tokio::task::yield_now().await;
             }
         }

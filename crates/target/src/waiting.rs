@@ -34,8 +34,22 @@ impl Waiting {
 
     /// Removes the first one. The next session of its initiator gets its turn after all other names
     /// of the host, and the host's next session after all other hosts.
-    pub(crate) fn pop_first(&mut self) {
+    fn pop_first(&mut self) {
         self.0.pop_first();
+    }
+
+    /// The first session of `initiator`, if one waits.
+    pub(crate) fn first_of(&self, initiator: &Initiator) -> Option<&(u64, Waker)> {
+        self.0.lines.get(&initiator.host)?.lines.get(&initiator.name)?.front()
+    }
+
+    /// Removes session `number` of `initiator`, whose turn it is. Where it is the first one, its next is after others.
+    pub(crate) fn take(&mut self, initiator: &Initiator, number: u64) {
+        if self.first().is_some_and(|(first, _)| *first == number) {
+            self.pop_first();
+        } else {
+            self.remove(initiator, number);
+        }
     }
 
     /// The waker of session `number` of `initiator`.

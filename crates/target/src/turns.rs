@@ -12,8 +12,8 @@
 //!
 //! Sessions of one host, as its address tells, have little time between two looks at the sockets, and those of one of
 //! its initiator names less, and none while one of them stands in line, but for the one that is called: the others
-//! stand in line as if they had more to do. In line hosts take turns, and of a host its names; what the one that is
-//! called leaves of its portion is for the next ones of its name. So a host has no more of the thread for having many
+//! stand in line as if they had more to do. A name whose poll took longer has less after the next look. In line hosts take turns, and of a host its names; what the one that is
+//! called leaves of its portion is for the next ones of its name that have come. So a host has no more of the thread for having many
 //! sessions or names, and a name no more of its host's turns for having many sessions; and whoever needs little waits
 //! for one portion, however many names there are that ask for more.
 //!
@@ -30,10 +30,10 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use crate::limits::{
-    FREE_TIME_MIN, FREE_TIME_OF_HOST, FREE_TIME_OF_NAME, LIGHT_BYTES, POLL_BUDGET, POLL_BUDGET_ALONE,
-    POLL_BUDGET_SHARED, SHARED_POLLS, TURN_BYTES, TURN_BYTES_ALONE, TURN_BYTES_SHARED,
+    FREE_TIME_DEBT_MAX, FREE_TIME_MIN, FREE_TIME_OF_HOST, FREE_TIME_OF_NAME, LIGHT_BYTES, POLL_BUDGET,
+    POLL_BUDGET_ALONE, POLL_BUDGET_SHARED, SHARED_POLLS, TURN_BYTES, TURN_BYTES_ALONE, TURN_BYTES_SHARED,
 };
-use crate::waiting::{Initiator, Waiting};
+use crate::waiting::{Cause, Initiator, Waiting};
 
 /// The sessions of one thread.
 #[derive(Default)]
@@ -62,14 +62,18 @@ struct Line {
     may_begin: bool,
     /// Time that is left of the portion of the one whose turn it is, for others of its name.
     left: Duration,
-    /// Since the last look at the sockets, by host, but for sessions that were called.
+    /// Since the last look at the sockets, by host.
     used: BTreeMap<Arc<str>, Used>,
+    /// Whether somebody has used some since then, and so the next look is awaited.
+    has_used: bool,
 }
 
 /// What sessions of one host used of the thread.
 #[derive(Default)]
 struct Used {
+    /// But for sessions that were called, so that what these take longer costs no other name of the host its own.
     time: Duration,
+    /// Of each name, also what it had beyond its share before, up to [`FREE_TIME_DEBT_MAX`].
     by_name: BTreeMap<Arc<str>, Duration>,
 }
 
@@ -78,6 +82,16 @@ impl Used {
     fn leaves_some_to(&self, name: &str) -> bool {
         let own = self.by_name.get(name).copied().unwrap_or_default();
         self.time < FREE_TIME_OF_HOST && own < FREE_TIME_OF_NAME
+    }
+
+    /// The sockets have been looked at. Returns whether something is left for which a name has to wait.
+    fn begin_anew(&mut self) -> bool {
+        self.time = Duration::ZERO;
+        self.by_name.retain(|_, own| {
+            *own = own.saturating_sub(FREE_TIME_OF_NAME).min(FREE_TIME_DEBT_MAX);
+            !own.is_zero()
+        });
+        !self.by_name.is_empty()
     }
 }
 
@@ -136,15 +150,23 @@ impl Line {
 
     /// Whether a session of `initiator` may work without having been called.
     fn leaves_some_to(&self, initiator: &Initiator) -> bool {
-        self.waiting.first_of(initiator).is_none()
+        !self.waiting.has(initiator)
             && self.used.get(&initiator.host).is_none_or(|used| used.leaves_some_to(&initiator.name))
     }
 
-    /// The one that was called has ended its portion after that time: calls the next one of its name for what is left
-    /// of it. Returns its waker.
+    /// Notes what a session of `initiator` has used. Returns whether it is the first one since the last look at the
+    /// sockets, so that the next one has to be awaited.
+    fn note_time(&mut self, initiator: &Initiator, time: Duration) -> bool {
+        let used = self.used.entry(Arc::clone(&initiator.host)).or_default();
+        *used.by_name.entry(Arc::clone(&initiator.name)).or_default() += time;
+        !std::mem::replace(&mut self.has_used, true)
+    }
+
+    /// The one that was called has ended its portion after that time: calls the next one of its name that has come for
+    /// what is left of it. Returns its waker.
     fn call_next_of(&mut self, initiator: &Initiator, time: Duration) -> Option<Waker> {
         self.left = self.left.saturating_sub(time);
-        let (number, waker) = self.waiting.first_of(initiator).filter(|_| !self.left.is_zero())?;
+        let (number, waker) = self.waiting.first_come_of(initiator).filter(|_| !self.left.is_zero())?;
         self.called = Some(*number);
         Some(waker.clone())
     }
@@ -155,8 +177,8 @@ impl Wake for Turns {
     fn wake(self: Arc<Self>) {
         let time = self.portion().time;
         let mut line = self.lock();
-        line.used.clear();
-        (line.may_begin, line.left) = (true, time);
+        line.used.retain(|_, used| used.begin_anew());
+        (line.has_used, line.may_begin, line.left) = (false, true, time);
         let first = line.waiting.first().map(|(_, waker)| waker.clone());
         drop(line);
         if let Some(waker) = first {
@@ -190,7 +212,7 @@ impl Place {
         if !self.is_in_line {
             let may_begin = self.has_free_time();
             if !may_begin {
-                self.queue_up(context);
+                self.queue_up(context, Cause::Come);
             }
             return may_begin;
         }
@@ -222,11 +244,24 @@ impl Place {
         }
         let time = time().max(FREE_TIME_MIN);
         let mut line = self.turns.lock();
-        let is_first = line.used.is_empty();
-        let used = line.used.entry(Arc::clone(&self.initiator.host)).or_default();
-        used.time += time;
-        *used.by_name.entry(Arc::clone(&self.initiator.name)).or_default() += time;
+        line.used.entry(Arc::clone(&self.initiator.host)).or_default().time += time;
+        let is_first = line.note_time(&self.initiator, time);
         drop(line);
+        if is_first {
+            self.turns.await_look();
+        }
+    }
+
+    /// The portion of the one that was called is over, and took so long: the next one's turn has come.
+    fn end_portion(&self, time: Duration) {
+        let mut line = self.turns.lock();
+        let is_first = line.note_time(&self.initiator, time);
+        let next = line.call_next_of(&self.initiator, time);
+        drop(line);
+        match next {
+            Some(waker) => waker.wake(),
+            None => self.turns.call_first(),
+        }
         if is_first {
             self.turns.await_look();
         }
@@ -263,13 +298,13 @@ impl Place {
     /// Its portion is over, and took so long; there is more to do: it waits for its next turn.
     pub(crate) fn stand_in_line(&mut self, context: &Context<'_>, time: impl FnOnce() -> Duration) {
         self.note_free_time(time);
-        self.queue_up(context);
+        self.queue_up(context, Cause::More);
     }
 
-    fn queue_up(&mut self, context: &Context<'_>) {
+    fn queue_up(&mut self, context: &Context<'_>, cause: Cause) {
         (self.is_in_line, self.is_called) = (true, false);
         let mut line = self.turns.lock();
-        line.waiting.push(&self.initiator, self.number, context.waker().clone());
+        line.waiting.push(&self.initiator, cause, self.number, context.waker().clone());
         let calls = line.called.is_none_or(|called| called == self.number);
         drop(line);
         if calls {
@@ -280,8 +315,7 @@ impl Place {
     /// Its portion is over, and took so long; there is nothing more to do for now.
     pub(crate) fn rest(&mut self, time: impl FnOnce() -> Duration) {
         if std::mem::take(&mut self.is_called) {
-            let next = self.turns.lock().call_next_of(&self.initiator, time().max(FREE_TIME_MIN));
-            return next.map_or_else(|| self.turns.call_first(), Waker::wake);
+            return self.end_portion(time().max(FREE_TIME_MIN));
         }
         self.note_free_time(time);
     }
@@ -319,19 +353,19 @@ mod tests {
         let (_, mut places) = places(3);
         for place in &mut places {
             assert!(place.begin(&context()), "who is not in line works");
-            place.queue_up(&context());
+            place.queue_up(&context(), Cause::More);
         }
         for round in 0..7 {
             let may: Vec<usize> = (0..3).filter(|&index| places[index].begin(&context())).collect();
             assert_eq!(may, [round % 3], "one at a time, in their order");
-            places[round % 3].queue_up(&context());
+            places[round % 3].queue_up(&context(), Cause::More);
         }
     }
 
     #[test]
     fn who_rests_or_leaves_calls_the_next_one() {
         let (_, mut places) = places(4);
-        places.iter_mut().for_each(|place| place.queue_up(&context()));
+        places.iter_mut().for_each(|place| place.queue_up(&context(), Cause::More));
         assert!(places[0].begin(&context()));
         places[0].rest(|| POLL_BUDGET);
         drop(places.remove(1));
@@ -339,17 +373,28 @@ mod tests {
         drop(places.remove(1));
         assert!(places[1].begin(&context()));
         places[1].rest(|| POLL_BUDGET);
-        places[0].queue_up(&context());
+        places[0].queue_up(&context(), Cause::More);
         assert!(places[0].begin(&context()), "alone");
     }
 
     #[tokio::test]
     async fn who_is_woken_before_the_sockets_were_looked_at_waits_all_the_same() {
         let (_, mut places) = places(1);
-        places[0].queue_up(&context());
+        places[0].queue_up(&context(), Cause::More);
         assert!(!places[0].begin(&context()) && !places[0].begin(&context()));
         tokio::task::yield_now().await;
         assert!(places[0].begin(&context()));
+    }
+
+    /// One poll, if it may.
+    fn work_once(place: &mut Place, time: Duration) -> Option<()> {
+        if !place.begin(&context()) {
+            return None;
+        }
+        place.note_work();
+        place.note_commands(4096);
+        place.rest(|| time);
+        Some(())
     }
 
     /// How many portions these have until the sockets are looked at, if each always has something to do and works for
@@ -379,13 +424,9 @@ mod tests {
             let turns = Arc::<Turns>::default();
             let place = |name| Place::new(Arc::clone(&turns), "192.0.2.1", name);
             let mut many: Vec<Place> = (0..10).map(|_| place("iqn.a:many")).collect();
-            let mut other = [place("iqn.a:other")];
+            let mut other = place("iqn.a:other");
             let mut others_work = || {
-                let other = &mut other[0];
-                other.note_commands(4096);
-                assert!(other.begin(&context()), "another one need not stand in line");
-                other.note_work();
-                other.rest(|| time);
+                assert!(work_once(&mut other, FREE_TIME_MIN).is_some(), "another one need not stand in line");
             };
             others_work();
             tokio::task::yield_now().await;
@@ -401,6 +442,26 @@ mod tests {
         }
     }
 
+    /// Each has one session, which never has more to do than it is done with in its poll.
+    #[tokio::test]
+    async fn who_takes_longer_than_its_share_again_and_again_stands_in_line_with_others_who_do() {
+        let turns = Arc::<Turns>::default();
+        let place = |number| Place::new(Arc::clone(&turns), "192.0.2.1", &format!("iqn.a:{number}"));
+        let mut many: Vec<Place> = (0..6).map(place).collect();
+        let mut other = place(7);
+        let mut count = 0;
+        for round in 0..60 {
+            if round == 10 {
+                count = 0;
+            }
+            count += many.iter_mut().filter_map(|place| work_once(place, POLL_BUDGET_SHARED)).count();
+            let has_worked = work_once(&mut other, FREE_TIME_MIN).is_some();
+            assert!(has_worked || round < 10, "who needs little has it, round {round}");
+            tokio::task::yield_now().await;
+        }
+        assert!((45..=60).contains(&count), "{count} portions between fifty looks");
+    }
+
     #[tokio::test]
     async fn of_all_names_that_have_somebody_in_line_one_has_a_portion_between_two_looks_at_the_sockets() {
         for hosts in [1, 3] {
@@ -414,10 +475,7 @@ mod tests {
             for round in 0..9 {
                 let count = work_of(&mut many, POLL_BUDGET_SHARED);
                 assert!(round < 1 || count == 1, "{count} portions in round {round} from {hosts} hosts");
-                assert!(other.begin(&context()), "another one need not stand in line");
-                other.note_work();
-                other.note_commands(4096);
-                other.rest(|| FREE_TIME_MIN);
+                assert!(work_once(&mut other, FREE_TIME_MIN).is_some(), "another one need not stand in line");
                 tokio::task::yield_now().await;
             }
         }
@@ -432,9 +490,7 @@ mod tests {
         for _ in 0..3 {
             let working = work_of(&mut many, POLL_BUDGET_SHARED);
             assert!((1..=4).contains(&working), "{working} worked");
-            assert!(other.begin(&context()), "another one need not stand in line");
-            other.note_work();
-            other.rest(|| POLL_BUDGET_SHARED);
+            assert!(work_once(&mut other, FREE_TIME_MIN).is_some(), "another one need not stand in line");
             tokio::task::yield_now().await;
         }
     }
@@ -443,11 +499,11 @@ mod tests {
     fn who_stands_in_line_behind_many_sessions_of_another_host_waits_for_one_of_them() {
         let turns = Arc::<Turns>::default();
         let mut many: Vec<Place> = (0..10).map(|_| Place::new(Arc::clone(&turns), "192.0.2.1", "iqn.a:many")).collect();
-        many.iter_mut().for_each(|place| place.queue_up(&context()));
+        many.iter_mut().for_each(|place| place.queue_up(&context(), Cause::More));
         let mut other = Place::new(turns, "192.0.2.2", "iqn.a:other");
-        other.queue_up(&context());
+        other.queue_up(&context(), Cause::More);
         assert!(!other.begin(&context()) && many[0].begin(&context()));
-        many[0].queue_up(&context());
+        many[0].queue_up(&context(), Cause::More);
         assert!(other.begin(&context()));
     }
 

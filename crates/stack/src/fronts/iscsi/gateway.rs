@@ -90,7 +90,9 @@ impl Gateway {
     /// The background work of the unit and of its device, without end.
     pub(super) fn run(&self) -> impl Future<Output = ()> + use<> {
         let (unit, shared) = (self.unit.run(), self.shared.run());
-        async move { drop(join(unit, shared).await) }
+        async move {
+            join(unit, shared).await;
+        }
     }
 
     /// The target's status.

@@ -10,12 +10,13 @@
 //! working ─────────────────────────────► in line ────────────────────────────────────────────────► working
 //! ```
 //!
-//! Sessions of one host, as its address tells, have little time between two looks at the sockets, and those of one of
-//! its initiator names less, and none while one of them stands in line, but for the one that is called: the others
-//! stand in line as if they had more to do. A name whose poll took longer has less after the next look. In line hosts take turns, and of a host its names; what the one that is
-//! called leaves of its portion is for the next ones of its name that have come. So a host has no more of the thread for having many
-//! sessions or names, and a name no more of its host's turns for having many sessions; and whoever needs little waits
-//! for one portion, however many names there are that ask for more.
+//! Sessions of one host, as its address tells, have little time between two looks at the sockets, and those of one
+//! of its initiator names less, and none while one of them stands in line, but for the one that is called: the
+//! others stand in line as if they had more to do. A name whose poll took longer has less after the next look. In
+//! line hosts take turns, and of a host its names; what the one that is called leaves of its portion is for the
+//! next ones of its name that have come. So a host has no more of the thread for having many sessions or names, and
+//! a name no more of its host's turns for having many sessions; and whoever needs little waits for one portion,
+//! however many names there are that ask for more.
 //!
 //! Where several sessions work on a thread, and one of them is light, portions are small. Where one
 //! is alone, or all are heavy, they are larger: small portions cost system calls, and shorten no

@@ -22,13 +22,18 @@ pub(crate) enum Cause {
     More,
 }
 
-/// Sessions of one initiator name.
 type Sessions = VecDeque<(u64, Waker)>;
+
+/// Sessions of one initiator name.
+type OfName = Round<Cause, Sessions>;
+
+/// Sessions of one host, by initiator name.
+type OfHost = Round<Arc<str>, OfName>;
 
 /// The waiting sessions. A host with many sessions waits as long as one with a single session,
 /// whatever their names.
 #[derive(Default)]
-pub(crate) struct Waiting(Round<Arc<str>, Round<Arc<str>, Round<Cause, Sessions>>>);
+pub(crate) struct Waiting(Round<Arc<str>, OfHost>);
 
 impl Waiting {
     /// Adds session `number` of `initiator`.
@@ -47,7 +52,7 @@ impl Waiting {
         self.0.pop_first();
     }
 
-    fn of(&self, initiator: &Initiator) -> Option<&Round<Cause, Sessions>> {
+    fn of(&self, initiator: &Initiator) -> Option<&OfName> {
         self.0.lines.get(&initiator.host)?.lines.get(&initiator.name)
     }
 
@@ -86,7 +91,7 @@ impl Waiting {
         });
     }
 
-    fn change(&mut self, initiator: &Initiator, change: impl FnOnce(&mut Round<Cause, Sessions>)) {
+    fn change(&mut self, initiator: &Initiator, change: impl FnOnce(&mut OfName)) {
         self.0.change(&initiator.host, |names| names.change(&initiator.name, change));
     }
 }

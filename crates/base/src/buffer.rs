@@ -77,6 +77,11 @@ impl Buffer {
         self.pages.capacity() * BUFFER_ALIGNMENT
     }
 
+    /// First byte of the window.
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
     /// Bytes that fit behind the first one of the window.
     pub fn room(&self) -> usize {
         self.capacity() - self.start

@@ -114,6 +114,12 @@ impl Request {
         Self { offset, operation, submitter: Submitter::default() }
     }
 
+    /// The same of another submitter.
+    #[must_use]
+    pub fn by(self, submitter: Submitter) -> Self {
+        Self { submitter, ..self }
+    }
+
     /// A read into `buffer`.
     pub fn read(offset: u64, buffer: Buffer) -> Self {
         Self::new(offset, Operation::Read { buffer })

@@ -1,4 +1,5 @@
-//! Admission of reads and writes to the device, when several connections have requests.
+//! Admission of reads and writes to the device, when several connections have requests: those of the NBD
+//! server, and the initiators of a gateway ([`crate::turns_layer`]), in one line.
 //!
 //! A connection is *light* while it has little under way, at most [`LIGHT_COST`], and *heavy*
 //! otherwise.
@@ -38,9 +39,9 @@ pub(crate) fn cost_of(bytes: u64) -> u64 {
     REQUEST_COST.saturating_add(bytes)
 }
 
-/// The connections with requests in the device, and those that wait. One for each server.
+/// The connections with requests in the device, and those that wait. One for all fronts of a device.
 #[derive(Default)]
-pub(crate) struct Admission(Mutex<State>);
+pub struct Admission(Mutex<State>);
 
 /// Short sections, never across an await.
 #[derive(Default)]
@@ -232,6 +233,13 @@ impl ConnectionTurns {
     /// Whether it takes turns while a light connection is active.
     pub(crate) fn is_beside_light(&self) -> bool {
         self.is_beside_light
+    }
+
+    /// Whether nothing tells it from a new one: its last request ended long ago.
+    pub(crate) fn has_rested(&self, now: Instant) -> bool {
+        let state = self.turns.admission.lock();
+        let seen = state.seen.get(&self.turns.submitter);
+        seen.is_none_or(|seen| seen.until.is_some_and(|until| until <= now))
     }
 
     /// Notes that such a request has ended.

@@ -150,7 +150,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let shared = Arc::clone(&open.shared);
         let holdings = shared.holdings();
         let device = Arc::new(SubmitterLayer::new(Arc::clone(&shared.exported.device)));
-        let turns = ConnectionTurns::new(Arc::clone(&shared.admission), device.submitter());
+        let turns = ConnectionTurns::new(Arc::clone(&shared.exported.admission), device.submitter());
         let next_turn = NextTurn::new(Arc::clone(&shared.turn_line));
         Self {
             flushes: None,

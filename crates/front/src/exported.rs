@@ -7,6 +7,8 @@ use block::SharedDevice;
 use block::losses::Losses;
 use block::range_lock::RangeLock;
 
+use crate::admission::Admission;
+
 /// A device that one or more fronts offer. Clones are for other fronts of it.
 #[derive(Clone)]
 pub struct Exported {
@@ -18,6 +20,8 @@ pub struct Exported {
     pub losses: Arc<Losses>,
     /// The lock for changes of less than a block, which read and write the rest of it, too.
     pub turns: RangeLock,
+    /// The turns of those who ask for much, over the clients of all fronts.
+    pub admission: Arc<Admission>,
 }
 
 impl Exported {
@@ -25,6 +29,6 @@ impl Exported {
     pub fn alone(device: SharedDevice) -> Self {
         // Where none are recorded, none have a time.
         let losses = Arc::new(Losses::new(Arc::new(VirtualClock::new())));
-        Self { device, losses, turns: RangeLock::new() }
+        Self { device, losses, turns: RangeLock::new(), admission: Arc::default() }
     }
 }

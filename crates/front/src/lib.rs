@@ -7,6 +7,8 @@
 //! | [`listener`] | [`Listener`]: a socket to serve on; [`SocketAccess`]: mode and group of its file |
 //! | [`address`] | [`ListenAddress`]: `unix:PATH` or `HOST:PORT` |
 //! | [`exported`] | [`Exported`]: a device for fronts, with what they share |
+//! | [`admission`] | [`Admission`]: who may have how much in the device beside others |
+//! | [`turns_layer`] | [`TurnsLayer`]: a device whose submitters take turns, for a gateway |
 //! | [`fuse`] | [`FuseFile`]: a device as a file |
 //! | [`mount`] | [`Volume`]: a file system in a directory |
 //! | [`kernel`] | [`KernelDisk`]: a device as the kernel's `/dev/nbdN` |
@@ -17,7 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
-mod admission;
+pub mod admission;
 mod carry_out;
 pub mod client;
 mod connection;
@@ -43,8 +45,10 @@ mod room;
 pub mod server;
 mod shared;
 pub mod tls;
+pub mod turns_layer;
 
 pub use address::ListenAddress;
+pub use admission::Admission;
 pub use client::{ClientDriver, NbdClient};
 pub use counters::NbdCounters;
 pub use exported::Exported;
@@ -56,3 +60,4 @@ pub use mount::{Volume, VolumeOptions};
 pub use options::NbdOptions;
 pub use server::NbdServer;
 pub use tls::{Tls, TlsFiles};
+pub use turns_layer::TurnsLayer;

@@ -89,14 +89,14 @@ impl Blocks {
         Ok(buffer)
     }
 
-    /// Reads whole blocks into `buffer`, each step into a window of it.
+    /// Reads whole blocks into `buffer`, each step into a part of its window.
     async fn read_in_place(self, range: ByteRange, mut buffer: Buffer) -> Result<Buffer, Error> {
-        let mut left = range;
+        let (start, mut left) = (buffer.start(), range);
         while let Some((step, place)) = self.next_step(&mut left).await {
-            buffer.set_window((step.offset - range.offset) as usize, step.length as usize);
+            buffer.set_window(start + (step.offset - range.offset) as usize, step.length as usize);
             buffer = in_place(place, self.device.read(step.offset, buffer)).await?;
         }
-        buffer.set_window(0, range.length as usize);
+        buffer.set_window(start, range.length as usize);
         Ok(buffer)
     }
 

@@ -67,7 +67,6 @@ impl NbdServer {
             handshake_line: HandshakeLine::default(),
             turn_line: Arc::default(),
             long_requests: Arc::default(),
-            admission: Arc::default(),
             options,
         };
         Self { shared: Arc::new(shared) }

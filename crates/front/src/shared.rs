@@ -11,7 +11,6 @@ use nbd::{Abilities, BlockSize};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::admission::Admission;
 use crate::counters::Counters;
 use crate::exported::Exported;
 use crate::flushes::Flushes;
@@ -33,7 +32,6 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) large_places: Arc<LargePlaces>,
     pub(crate) long_requests: Arc<LongRequests>,
-    pub(crate) admission: Arc<Admission>,
     pub(crate) shares: Shares,
     /// Places of connections that have finished the handshake.
     pub(crate) places: Arc<Semaphore>,

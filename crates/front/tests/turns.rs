@@ -5,17 +5,18 @@ mod common;
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
 use base::buffer::Buffer;
 use block::device::DeviceExt;
-use block::{Completion, Device, Error, ErrorKind, Geometry, Identity, OperationKind, Request, Response, SharedDevice};
+use block::{OperationKind, SharedDevice};
+use common::Running;
+use common::model::{Model, SIZE};
 use common::raw_client::{RawClient, request, shake_hands};
 use common::step_client::StepClient;
-use common::{Running, memory};
 use front::limits::SHUTDOWN_TIME_MAX;
 use front::{ListenAddress, NbdOptions, NbdServer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
@@ -31,7 +32,6 @@ const BLOCK_STATUS: u16 = 7;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-const SIZE: u64 = 64 * MIB;
 /// The offset that the good client reads; the others do not touch it.
 const OWN: u64 = SIZE - MIB;
 /// The length of the others' requests.
@@ -40,75 +40,6 @@ const LONG: u32 = 32 << 20;
 const FLOOD: usize = 256;
 /// The duration of a request on a device that does not answer within a test.
 const NEVER: Duration = Duration::from_secs(100_000);
-
-/// A device that records its requests. It answers at once, or one request after the other in order.
-struct Model {
-    below: SharedDevice,
-    asked: Mutex<Vec<(OperationKind, u64, u64)>>,
-    /// Time for 64 KiB, or for a smaller request; `None` answers at once, zero answers by a task of
-    /// the runtime without delay.
-    time: Option<Duration>,
-    /// Whether requests do not wait for each other, and each takes that long.
-    is_parallel: bool,
-    line: Arc<tokio::sync::Mutex<()>>,
-    /// Flushes that fail before one succeeds.
-    failing_flushes: AtomicUsize,
-}
-
-impl Model {
-    fn new(time: Option<Duration>) -> Arc<Self> {
-        let (asked, failing_flushes) = (Mutex::default(), AtomicUsize::new(0));
-        let (below, line) = (memory(SIZE), Arc::default());
-        Arc::new(Self { below, asked, time, is_parallel: false, line, failing_flushes })
-    }
-
-    /// Takes the requests since the last call.
-    fn take_asked(&self) -> Vec<(OperationKind, u64, u64)> {
-        std::mem::take(&mut self.asked.lock().unwrap())
-    }
-}
-
-impl Device for Model {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-
-    fn identity(&self) -> Identity {
-        self.below.identity()
-    }
-
-    fn submit(&self, request: Request) -> Completion {
-        let kind = request.operation.kind();
-        let range = request.range().unwrap_or_default();
-        self.asked.lock().unwrap().push((kind, range.offset, range.length));
-        let fails = kind == OperationKind::Flush
-            && self
-                .failing_flushes
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
-                .is_ok();
-        let answer = self.below.submit(request);
-        let Some(time) = self.time else { return answer };
-        let (completion, sender) = Completion::slot();
-        let (line, is_parallel) = (Arc::clone(&self.line), self.is_parallel);
-        tokio::spawn(async move {
-            if is_parallel {
-                tokio::time::sleep(time).await;
-            } else {
-                let _turn = line.lock().await;
-                if !time.is_zero() {
-                    tokio::time::sleep(time * range.length.div_ceil(64 * KIB).max(1) as u32).await;
-                }
-            }
-            let answer = answer.await;
-            sender.complete(if fails {
-                Response::failed(Error::new(ErrorKind::Media, "planted"), Buffer::empty())
-            } else {
-                answer
-            });
-        });
-        completion
-    }
-}
 
 /// A client that floods, and a good one.
 async fn flood(device: &Arc<Model>, command: u16) -> (NbdServer, RawClient, StepClient) {

@@ -3,35 +3,51 @@
 use std::fmt;
 use std::sync::Arc;
 
+use block::Submitter;
+
 /// An I_T nexus: initiator port name and target port name, as RFC 7143 4.2.7.1 writes them, with a
 /// comma between: `INITIATOR,i,0xISID,TARGET,t,0xTPGT`. The same initiator port coming back to the
 /// same target port is the same nexus, to which persistent reservations belong. Names are compared
 /// without regard to case (RFC 3722), so the whole name is in lower case here.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NexusId(pub Arc<str>);
+pub struct NexusId {
+    name: Arc<str>,
+    /// The initiator, which all its nexuses share what there is of the device with.
+    submitter: Submitter,
+}
 
 impl NexusId {
     /// A nexus by its name.
     pub fn new(name: &str) -> Self {
-        Self(name.to_ascii_lowercase().into())
+        let name = name.to_ascii_lowercase();
+        let submitter = Submitter::named(initiator_name(&name));
+        Self { name: name.into(), submitter }
+    }
+
+    /// The whole name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The submitter of its requests to the device: all nexuses of one initiator name are one.
+    pub fn submitter(&self) -> Submitter {
+        self.submitter
     }
 
     /// The initiator port's name, `INITIATOR,i,0xISID`; the whole of a name in another form.
     pub fn initiator_port(&self) -> &str {
-        let end = self.0.match_indices(',').nth(2).map_or(self.0.len(), |(at, _)| at);
-        self.0.get(..end).unwrap_or(&self.0)
+        initiator_port(&self.name)
     }
 
     /// The iSCSI name of the initiator; the whole of a name in another form.
     pub fn initiator_name(&self) -> &str {
-        let port = self.initiator_port();
-        port.split_once(",i,").map_or(port, |(name, _)| name)
+        initiator_name(&self.name)
     }
 
     /// The target port's name, `TARGET,t,0xTPGT`; empty for a name in another form.
     pub fn target_port(&self) -> &str {
-        let start = self.0.match_indices(',').nth(2).map_or(self.0.len(), |(at, _)| at + 1);
-        self.0.get(start..).unwrap_or("")
+        let start = self.name.match_indices(',').nth(2).map_or(self.name.len(), |(at, _)| at + 1);
+        self.name.get(start..).unwrap_or("")
     }
 
     /// The target portal group tag in the target port's name.
@@ -47,9 +63,19 @@ impl NexusId {
     }
 }
 
+fn initiator_port(nexus: &str) -> &str {
+    let end = nexus.match_indices(',').nth(2).map_or(nexus.len(), |(at, _)| at);
+    nexus.get(..end).unwrap_or(nexus)
+}
+
+fn initiator_name(nexus: &str) -> &str {
+    let port = initiator_port(nexus);
+    port.split_once(",i,").map_or(port, |(name, _)| name)
+}
+
 impl fmt::Display for NexusId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.name)
     }
 }
 

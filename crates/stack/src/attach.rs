@@ -104,7 +104,8 @@ impl Attachment {
 
 /// The device that the fronts offer, and its locks.
 fn served(stack: &Stack) -> Served {
-    let exported = Exported { device: stack.device(), losses: stack.losses(), turns: stack.turns() };
+    let (device, losses, turns, admission) = (stack.device(), stack.losses(), stack.turns(), stack.admission());
+    let exported = Exported { device, losses, turns, admission };
     Served { exported, compares_below: stack.compares_below() }
 }
 

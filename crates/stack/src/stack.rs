@@ -27,6 +27,7 @@ use block::losses::Losses;
 use block::range_lock::RangeLock;
 use cache::Cache;
 use difference::Difference;
+use front::Admission;
 use tokio::sync::watch::Sender;
 use tokio::task::JoinSet;
 use writelog::WriteLog;
@@ -87,6 +88,8 @@ pub struct Stack {
     device: Arc<LossRecordLayer>,
     /// The lock for changes of less than a block.
     turns: RangeLock,
+    /// The turns of those who ask for much.
+    admission: Arc<Admission>,
     /// The background tasks of all layers; they stop when this is dropped.
     background: RefCell<JoinSet<()>>,
     /// Level 2 of the log.
@@ -179,6 +182,7 @@ impl Stack {
             difference_file: opening.difference_file,
             device,
             turns: RangeLock::new(),
+            admission: Arc::default(),
             background: RefCell::new(background),
             destaging: RefCell::new(opening.destaging),
             entries: opening.entries,
@@ -205,6 +209,11 @@ impl Stack {
     /// The lock for changes of less than a block of the device.
     pub fn turns(&self) -> RangeLock {
         self.turns.clone()
+    }
+
+    /// The turns of those who ask for much of the device, over the clients of all fronts.
+    pub fn admission(&self) -> Arc<Admission> {
+        Arc::clone(&self.admission)
     }
 
     /// The name of the attachment.

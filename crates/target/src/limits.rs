@@ -161,6 +161,10 @@ pub const FREE_TIME_OF_NAME: Duration = Duration::from_micros(15);
 const _: () = assert!(FREE_TIME_OF_NAME.as_nanos() < POLL_BUDGET_SHARED.as_nanos());
 const _: () = assert!(POLL_BUDGET_SHARED.as_nanos() < FREE_TIME_OF_HOST.as_nanos());
 
+/// Time beyond that which a name has to wait for at most, by as many looks at the sockets: the system may have run
+/// other processes during its poll.
+pub const FREE_TIME_DEBT_MAX: Duration = Duration::from_micros(60);
+
 /// Time that a poll counts at least: what a small command costs with its system calls.
 pub const FREE_TIME_MIN: Duration = Duration::from_micros(5);
 

@@ -1,5 +1,5 @@
-//! Sessions that wait for their turns: hosts take turns, within a host its initiator names, and
-//! within a name its sessions.
+//! Sessions that wait for their turns: hosts take turns, within a host its initiator names, within a name those of its
+//! sessions that have come and those that have more to do, and of these one after the other.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,43 +13,86 @@ pub(crate) struct Initiator {
     pub(crate) name: Arc<str>,
 }
 
-/// Sessions of one initiator name.
+/// Why a session waits. A light one of a name with many heavy ones waits for a portion of one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Cause {
+    /// Something has come for it.
+    Come,
+    /// It has had a portion, and has more to do.
+    More,
+}
+
 type Sessions = VecDeque<(u64, Waker)>;
+
+/// Sessions of one initiator name.
+type OfName = Round<Cause, Sessions>;
+
+/// Sessions of one host, by initiator name.
+type OfHost = Round<Arc<str>, OfName>;
 
 /// The waiting sessions. A host with many sessions waits as long as one with a single session,
 /// whatever their names.
 #[derive(Default)]
-pub(crate) struct Waiting(Round<Round<Sessions>>);
+pub(crate) struct Waiting(Round<Arc<str>, OfHost>);
 
 impl Waiting {
     /// Adds session `number` of `initiator`.
-    pub(crate) fn push(&mut self, initiator: &Initiator, number: u64, waker: Waker) {
-        self.0.line(&initiator.host).line(&initiator.name).push_back((number, waker));
+    pub(crate) fn push(&mut self, initiator: &Initiator, cause: Cause, number: u64, waker: Waker) {
+        self.0.line(&initiator.host).line(&initiator.name).line(&cause).push_back((number, waker));
     }
 
     /// The session whose turn is next.
     pub(crate) fn first(&self) -> Option<&(u64, Waker)> {
-        self.0.first()?.first()?.front()
+        self.0.first()?.first()?.first()?.front()
     }
 
     /// Removes the first one. The next session of its initiator gets its turn after all other names
     /// of the host, and the host's next session after all other hosts.
-    pub(crate) fn pop_first(&mut self) {
+    fn pop_first(&mut self) {
         self.0.pop_first();
+    }
+
+    fn of(&self, initiator: &Initiator) -> Option<&OfName> {
+        self.0.lines.get(&initiator.host)?.lines.get(&initiator.name)
+    }
+
+    /// Whether a session of `initiator` waits.
+    pub(crate) fn has(&self, initiator: &Initiator) -> bool {
+        self.of(initiator).is_some()
+    }
+
+    /// The first of those sessions of `initiator` for which something has come.
+    pub(crate) fn first_come_of(&self, initiator: &Initiator) -> Option<&(u64, Waker)> {
+        self.of(initiator)?.lines.get(&Cause::Come)?.front()
+    }
+
+    /// Removes session `number` of `initiator`, whose turn it is. Where it is the first one of all, others are next.
+    pub(crate) fn take(&mut self, initiator: &Initiator, number: u64) {
+        if self.first().is_some_and(|(first, _)| *first == number) {
+            self.pop_first();
+        } else {
+            self.remove(initiator, number);
+        }
     }
 
     /// The waker of session `number` of `initiator`.
     pub(crate) fn waker_mut(&mut self, initiator: &Initiator, number: u64) -> Option<&mut Waker> {
         let names = self.0.lines.get_mut(&initiator.host)?;
-        let mut sessions = names.lines.get_mut(&initiator.name)?.iter_mut();
+        let mut sessions = names.lines.get_mut(&initiator.name)?.lines.values_mut().flatten();
         sessions.find(|(other, _)| *other == number).map(|(_, waker)| waker)
     }
 
-    /// Removes session `number` of `initiator`, which has ended.
+    /// Removes session `number` of `initiator`.
     pub(crate) fn remove(&mut self, initiator: &Initiator, number: u64) {
-        self.0.change(&initiator.host, |names| {
-            names.change(&initiator.name, |sessions| sessions.retain(|(other, _)| *other != number));
+        self.change(initiator, |sessions| {
+            for cause in [Cause::Come, Cause::More] {
+                sessions.change(&cause, |sessions| sessions.retain(|(other, _)| *other != number));
+            }
         });
+    }
+
+    fn change(&mut self, initiator: &Initiator, change: impl FnOnce(&mut OfName)) {
+        self.0.change(&initiator.host, |names| names.change(&initiator.name, change));
     }
 }
 
@@ -70,26 +113,26 @@ impl Line for Sessions {
 }
 
 /// Lines that take turns. None of them is empty.
-struct Round<L> {
+struct Round<K, L> {
     /// Their names, each once, in the order of their turns.
-    names: VecDeque<Arc<str>>,
-    lines: BTreeMap<Arc<str>, L>,
+    names: VecDeque<K>,
+    lines: BTreeMap<K, L>,
 }
 
-impl<L> Default for Round<L> {
+impl<K, L> Default for Round<K, L> {
     fn default() -> Self {
         Self { names: VecDeque::new(), lines: BTreeMap::new() }
     }
 }
 
-impl<L: Line> Round<L> {
+impl<K: Clone + Ord, L: Line> Round<K, L> {
     /// The line of that name; a new one gets its turn after all others. The caller adds a session
     /// to it.
-    fn line(&mut self, name: &Arc<str>) -> &mut L {
+    fn line(&mut self, name: &K) -> &mut L {
         if !self.lines.contains_key(name) {
-            self.names.push_back(Arc::clone(name));
+            self.names.push_back(name.clone());
         }
-        self.lines.entry(Arc::clone(name)).or_default()
+        self.lines.entry(name.clone()).or_default()
     }
 
     fn first(&self) -> Option<&L> {
@@ -97,17 +140,17 @@ impl<L: Line> Round<L> {
     }
 
     /// Changes the line of that name, and removes it if it is empty then.
-    fn change(&mut self, name: &str, change: impl FnOnce(&mut L)) {
+    fn change(&mut self, name: &K, change: impl FnOnce(&mut L)) {
         let Some(line) = self.lines.get_mut(name) else { return };
         change(line);
         if line.is_empty() {
             self.lines.remove(name);
-            self.names.retain(|other| **other != *name);
+            self.names.retain(|other| other != name);
         }
     }
 }
 
-impl<L: Line> Line for Round<L> {
+impl<K: Clone + Ord, L: Line> Line for Round<K, L> {
     /// Removes the first session of the line whose turn it is; that line goes to the end.
     fn pop_first(&mut self) {
         let Some(name) = self.names.front().cloned() else { return };
@@ -133,7 +176,7 @@ mod tests {
     fn waiting(sessions: &[(&str, &str, u64)]) -> Waiting {
         let mut waiting = Waiting::default();
         for &(host, name, number) in sessions {
-            waiting.push(&initiator(host, name), number, Waker::noop().clone());
+            waiting.push(&initiator(host, name), Cause::More, number, Waker::noop().clone());
         }
         waiting
     }
@@ -157,6 +200,27 @@ mod tests {
     fn hosts_take_turns_whatever_the_count_of_their_names() {
         let sessions = [("h", "a", 1), ("h", "b", 2), ("h", "c", 3), ("h", "a", 4), ("i", "a", 5), ("i", "d", 6)];
         assert_eq!(order(waiting(&sessions)), [1, 5, 2, 6, 3, 4]);
+    }
+
+    #[test]
+    fn of_a_name_those_who_have_come_and_those_who_have_more_to_do_take_turns() {
+        let mut waiting = waiting(&[("h", "a", 1), ("h", "a", 2), ("h", "a", 3), ("h", "b", 4)]);
+        for number in [5, 6] {
+            waiting.push(&initiator("h", "a"), Cause::Come, number, Waker::noop().clone());
+        }
+        assert_eq!(order(waiting), [1, 4, 5, 2, 6, 3]);
+    }
+
+    #[test]
+    fn the_next_one_of_a_name_goes_before_other_names_only_where_it_is_taken_itself() {
+        let who = initiator("h", "a");
+        let mut waiting = waiting(&[("h", "a", 1), ("h", "b", 2), ("h", "a", 3)]);
+        waiting.push(&who, Cause::Come, 4, Waker::noop().clone());
+        waiting.take(&who, 1);
+        assert_eq!(waiting.first_come_of(&who).map(|(number, _)| *number), Some(4), "the third has more to do");
+        waiting.take(&who, 4);
+        assert!(waiting.first_come_of(&who).is_none() && waiting.has(&who));
+        assert_eq!(order(waiting), [2, 3]);
     }
 
     #[test]

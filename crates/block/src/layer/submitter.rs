@@ -18,7 +18,12 @@ pub struct SubmitterLayer {
 impl SubmitterLayer {
     /// `inner` for a submitter of its own.
     pub fn new(inner: SharedDevice) -> Self {
-        Self { inner, submitter: Submitter::new() }
+        Self::of(inner, Submitter::new())
+    }
+
+    /// `inner` for this submitter.
+    pub fn of(inner: SharedDevice, submitter: Submitter) -> Self {
+        Self { inner, submitter }
     }
 
     /// The submitter of its requests.
@@ -37,7 +42,7 @@ impl Device for SubmitterLayer {
     }
 
     fn submit(&self, request: Request) -> Completion {
-        self.inner.submit(Request { submitter: self.submitter, ..request })
+        self.inner.submit(request.by(self.submitter))
     }
 
     fn subscribe(&self) -> EventReceiver {

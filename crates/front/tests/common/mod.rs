@@ -10,6 +10,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 #[allow(dead_code, reason = "not every test needs one")]
+pub(crate) mod model;
+#[allow(dead_code, reason = "not every test needs one")]
 pub(crate) mod raw_client;
 #[allow(dead_code, reason = "not every test needs one")]
 pub(crate) mod step_client;

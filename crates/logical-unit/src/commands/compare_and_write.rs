@@ -23,19 +23,19 @@ pub(super) fn compare_and_write(mut task: Task<'_>, lba: u64, block_count: u8, i
         Ok(parts) => parts,
         Err(failure) => return refuse(failure),
     };
-    let (unit, held) = (Arc::clone(task.unit), task.admission.held);
+    let (unit, held, submitter) = (Arc::clone(task.unit), task.admission.held, task.nexus.submitter());
     let is_fua = is_fua || task.admission.writes_through;
     task.run_alone(range, |_| async move {
         let data_out = match below(&unit, range.offset, data_out).await? {
             Below::Done => return Ok(Buffer::empty()),
             Below::Not(data_out) => data_out,
         };
-        let mut found = read_range(&unit, range, lba).await?;
+        let mut found = read_range((&unit, submitter), range, lba).await?;
         let (expected, new) = data_out.split_at(found.len());
         compare(expected, &found, 0)?;
         found.copy_from_slice(new);
         unit.record_change(held, range).await?;
-        write_range(&unit, range.offset, found, is_fua, lba).await.map(|()| Buffer::empty())
+        write_range((&unit, submitter), range.offset, found, is_fua, lba).await.map(|()| Buffer::empty())
     })
 }
 

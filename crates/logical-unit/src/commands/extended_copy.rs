@@ -240,13 +240,14 @@ impl Copy {
         let buffer = {
             let Some(_entry) = look.take().await? else { return Ok(false) };
             let lba = piece.read.offset / u64::from(source.geometry().logical_block_bytes);
-            pieces.wait_for(read_to(source, buffer, piece.read.offset, lba)).await?
+            pieces.wait_for(read_to((source, self.nexus.submitter()), buffer, piece.read.offset, lba)).await?
         };
         let Some(_entry) = change.take().await? else { return Ok(false) };
         self.check(source_party, destination_party)?;
         destination.record_change(piece.held, piece.written).await?;
         let lba = piece.written.offset / u64::from(destination.geometry().logical_block_bytes);
-        pieces.wait_for(write_range(destination, piece.written.offset, buffer, false, lba)).await?;
+        let whose = (&**destination, self.nexus.submitter());
+        pieces.wait_for(write_range(whose, piece.written.offset, buffer, false, lba)).await?;
         Ok(true)
     }
 }

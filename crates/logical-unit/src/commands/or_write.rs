@@ -16,14 +16,14 @@ pub(super) fn or_write(mut task: Task<'_>, transfer: Transfer) -> Execution {
         Ok(parts) => parts,
         Err(failure) => return refuse(failure),
     };
-    let (unit, held) = (Arc::clone(task.unit), task.admission.held);
+    let (unit, held, submitter) = (Arc::clone(task.unit), task.admission.held, task.nexus.submitter());
     let is_fua = transfer.is_fua || task.admission.writes_through;
     let lba = transfer.blocks.lba;
     task.run_alone(range, |_| async move {
         unit.record_change(held, range).await?;
-        let mut blocks = read_range(&unit, range, lba).await?;
+        let mut blocks = read_range((&unit, submitter), range, lba).await?;
         // Missing data-out counts as zeroes: those bytes stay as they are.
         blocks.iter_mut().zip(data_out.iter()).for_each(|(byte, mask)| *byte |= mask);
-        write_range(&unit, range.offset, blocks, is_fua, lba).await.map(|()| Buffer::empty())
+        write_range((&unit, submitter), range.offset, blocks, is_fua, lba).await.map(|()| Buffer::empty())
     })
 }

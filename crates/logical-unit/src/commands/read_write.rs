@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use block::range_lock::RangeGuard;
-use block::{Buffer, BufferPool, ByteRange, Geometry, Request, Response};
+use block::{Buffer, BufferPool, ByteRange, Geometry, Request, Response, Submitter};
 use scsi::Sense;
 use scsi::cdb::{Blocks, Transfer};
 
@@ -50,7 +50,7 @@ pub(super) fn read(task: Task<'_>, transfer: Transfer) -> Execution {
         drop(buffer);
         return read_later(&task, range, lba);
     };
-    let mut completion = task.unit.device().submit(Request::read(range.offset, buffer));
+    let mut completion = task.unit.device().submit(Request::read(range.offset, buffer).by(task.nexus.submitter()));
     match completion.try_take() {
         Some(response) => Execution::ready(finish_read(response, lba)),
         None => {
@@ -61,9 +61,9 @@ pub(super) fn read(task: Task<'_>, transfer: Transfer) -> Execution {
 }
 
 fn read_later(task: &Task<'_>, range: ByteRange, lba: u64) -> Execution {
-    let unit = Arc::clone(task.unit);
+    let (unit, submitter) = (Arc::clone(task.unit), task.nexus.submitter());
     task.run_beside(range, Direction::Read, async move {
-        Outcome::from(read_into(&unit, &unit.options.read_buffers, range, lba).await)
+        Outcome::from(read_into((&unit, submitter), &unit.options.read_buffers, range, lba).await)
     })
 }
 
@@ -74,46 +74,54 @@ fn read_in_part(task: &Task<'_>, range: ByteRange, geometry: &Geometry, lba: u64
     let length = wanted.next_multiple_of(u64::from(geometry.logical_block_bytes)).min(range.length);
     let part = ByteRange { length, ..range };
     let data_in_bytes_cut = range.length - length;
-    let unit = Arc::clone(task.unit);
+    let (unit, submitter) = (Arc::clone(task.unit), task.nexus.submitter());
     task.run_beside(part, Direction::Read, async move {
-        let read = read_into(&unit, &unit.options.read_buffers, part, lba).await;
+        let read = read_into((&unit, submitter), &unit.options.read_buffers, part, lba).await;
         Outcome { data_in_bytes_cut, ..Outcome::from(read) }
     })
 }
 
+/// The unit and who it reads or writes for.
+pub(super) type For<'a> = (&'a LogicalUnit, Submitter);
+
 /// Reads a range that the caller holds, for use by the command itself: the buffer goes to no
 /// initiator. `lba` is its first block, for sense data.
-pub(super) async fn read_range(unit: &LogicalUnit, range: ByteRange, lba: u64) -> Result<Buffer, Failure> {
-    read_into(unit, &unit.options.work_buffers, range, lba).await
+pub(super) async fn read_range(whose: For<'_>, range: ByteRange, lba: u64) -> Result<Buffer, Failure> {
+    read_into(whose, &whose.0.options.work_buffers, range, lba).await
 }
 
-async fn read_into(unit: &LogicalUnit, pool: &BufferPool, range: ByteRange, lba: u64) -> Result<Buffer, Failure> {
+async fn read_into(whose: For<'_>, pool: &BufferPool, range: ByteRange, lba: u64) -> Result<Buffer, Failure> {
     if range.is_empty() {
         return Ok(Buffer::empty());
     }
     if range.length <= WHOLE_TRANSFER_BYTES_MAX {
         let buffer = pool.acquire(range.length as usize).await;
-        return read_to(unit, buffer, range.offset, lba).await;
+        return read_to(whose, buffer, range.offset, lba).await;
     }
     let buffer = pool.acquire_unfilled(range.length as usize).await;
-    let read = read_pieces(unit, buffer, range).await;
+    let read = read_pieces(whose, buffer, range).await;
     read.map_err(|error| failure::of_block_error(&error, DeviceAccess::Reading, Some(lba)))
 }
 
 /// Fills a buffer with one request, from blocks that the caller holds.
-pub(super) async fn read_to(unit: &LogicalUnit, buffer: Buffer, offset: u64, lba: u64) -> Result<Buffer, Failure> {
-    let response = unit.device().submit(Request::read(offset, buffer)).await;
+pub(super) async fn read_to(
+    (unit, submitter): For<'_>,
+    buffer: Buffer,
+    offset: u64,
+    lba: u64,
+) -> Result<Buffer, Failure> {
+    let response = unit.device().submit(Request::read(offset, buffer).by(submitter)).await;
     response.into_buffer().map_err(|error| failure::of_block_error(&error, DeviceAccess::Reading, Some(lba)))
 }
 
 /// Fills a buffer with a range piece by piece.
-async fn read_pieces(unit: &LogicalUnit, mut buffer: Buffer, range: ByteRange) -> Result<Buffer, block::Error> {
+async fn read_pieces((unit, submitter): For<'_>, mut buffer: Buffer, range: ByteRange) -> Result<Buffer, block::Error> {
     let mut piece_max = PIECE_BYTES;
     let mut done = 0;
     while done < range.length {
         let length = piece_max.min(range.length - done);
         buffer.set_window(done as usize, length as usize);
-        let mut completion = unit.device().submit(Request::read(range.offset + done, buffer));
+        let mut completion = unit.device().submit(Request::read(range.offset + done, buffer).by(submitter));
         let response = match completion.try_take() {
             Some(response) => {
                 piece_max = PIECE_BYTES;
@@ -134,7 +142,7 @@ async fn read_pieces(unit: &LogicalUnit, mut buffer: Buffer, range: ByteRange) -
 
 /// Writes to a range that the caller holds.
 pub(super) async fn write_range(
-    unit: &LogicalUnit,
+    (unit, submitter): For<'_>,
     offset: u64,
     mut buffer: Buffer,
     is_fua: bool,
@@ -149,7 +157,8 @@ pub(super) async fn write_range(
         let length = if is_piece { (PIECE_BYTES as usize).min(buffer.len() - done) } else { buffer.len() - done };
         let is_whole = length == buffer.len();
         let part = if is_whole { std::mem::take(&mut buffer) } else { Buffer::copy_of(&buffer[done..done + length]) };
-        let mut completion = unit.device().submit(Request::write(offset + done as u64, part, is_fua));
+        let request = Request::write(offset + done as u64, part, is_fua).by(submitter);
+        let mut completion = unit.device().submit(request);
         let on_the_spot = completion.try_take();
         if is_long {
             unit.writes_on_the_spot.store(on_the_spot.is_some(), Ordering::Relaxed);
@@ -198,7 +207,8 @@ pub(super) fn write(mut task: Task<'_>, transfer: Transfer) -> Execution {
     }
     // Read while the range is held: the command that switches the cache off holds all ranges.
     let is_fua = is_fua || task.unit.mode.is_write_through();
-    let mut completion = task.unit.device().submit(Request::write(range.offset, buffer, is_fua));
+    let request = Request::write(range.offset, buffer, is_fua).by(task.nexus.submitter());
+    let mut completion = task.unit.device().submit(request);
     match completion.try_take() {
         Some(response) => Execution::ready(finish_write(response, lba)),
         None => {
@@ -219,32 +229,32 @@ fn write_recorded(
     is_fua: bool,
     lba: u64,
 ) -> Execution {
-    let (unit, held) = (Arc::clone(task.unit), task.admission.held);
+    let (unit, held, submitter) = (Arc::clone(task.unit), task.admission.held, task.nexus.submitter());
     task.run(async move {
         let _guard = guard;
         unit.record_change(held, range).await?;
-        write_range(&unit, range.offset, buffer, is_fua, lba).await.map(|()| Buffer::empty())
+        write_range((&unit, submitter), range.offset, buffer, is_fua, lba).await.map(|()| Buffer::empty())
     })
 }
 
 fn write_later(task: &Task<'_>, range: ByteRange, buffer: Buffer, is_fua: bool, lba: u64) -> Execution {
-    let (unit, held) = (Arc::clone(task.unit), task.admission.held);
+    let (unit, held, submitter) = (Arc::clone(task.unit), task.admission.held, task.nexus.submitter());
     task.run_alone(range, |_| async move {
         unit.record_change(held, range).await?;
-        let buffer = fill_last_block(&unit, range.offset, buffer, lba).await?;
-        write_range(&unit, range.offset, buffer, is_fua, lba).await.map(|()| Buffer::empty())
+        let buffer = fill_last_block((&unit, submitter), range.offset, buffer, lba).await?;
+        write_range((&unit, submitter), range.offset, buffer, is_fua, lba).await.map(|()| Buffer::empty())
     })
 }
 
 /// A write's data, filled up to whole blocks with what the medium holds. The caller holds the
 /// range.
 pub(super) async fn fill_last_block(
-    unit: &LogicalUnit,
+    whose: For<'_>,
     offset: u64,
     mut came: Buffer,
     lba: u64,
 ) -> Result<Buffer, Failure> {
-    let block_bytes = unit.geometry().logical_block_bytes as usize;
+    let block_bytes = whose.0.geometry().logical_block_bytes as usize;
     let partial_bytes = came.len() % block_bytes;
     if partial_bytes == 0 {
         return Ok(came);
@@ -252,7 +262,7 @@ pub(super) async fn fill_last_block(
     let whole_bytes = came.len() - partial_bytes;
     let last_lba = lba + (whole_bytes / block_bytes) as u64;
     let last = ByteRange { offset: offset + whole_bytes as u64, length: block_bytes as u64 };
-    let behind = read_range(unit, last, last_lba).await?;
+    let behind = read_range(whose, last, last_lba).await?;
     let (came_bytes, filled_bytes) = (came.len(), whole_bytes + block_bytes);
     // Buffers are whole pages, so nearly every one has room for the block. A new one is outside the
     // pool of reads: a command that held one of its buffers and waited for another might wait for

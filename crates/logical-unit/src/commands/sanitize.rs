@@ -21,7 +21,7 @@ use futures_util::future::{Either, FutureExt, select};
 use scsi::sanitize::{Overwrite, action};
 use scsi::{Sense, cdb};
 
-use super::read_write::write_range;
+use super::read_write::{For, write_range};
 use super::task::{Task, nothing, refuse};
 use crate::change_marks::Held;
 use crate::execution::Execution;
@@ -123,7 +123,7 @@ async fn wipe(unit: &LogicalUnit, nexus: &NexusId, method: &Method, held: Held) 
     unit.record_change(held, ByteRange { offset: 0, length: u64::MAX }).await?;
     match method {
         Method::Erase => erase(unit, &geometry).await,
-        Method::Overwrite(overwrite) => self::overwrite(unit, &geometry, overwrite).await,
+        Method::Overwrite(overwrite) => self::overwrite((unit, nexus.submitter()), &geometry, overwrite).await,
     }
 }
 
@@ -141,7 +141,8 @@ async fn erase(unit: &LogicalUnit, geometry: &Geometry) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn overwrite(unit: &LogicalUnit, geometry: &Geometry, overwrite: &Overwrite) -> Result<(), Failure> {
+async fn overwrite(whose: For<'_>, geometry: &Geometry, overwrite: &Overwrite) -> Result<(), Failure> {
+    let unit = whose.0;
     let block_bytes = geometry.logical_block_bytes as usize;
     let piece_max = SANITIZE_PIECE_BYTES.min(geometry.transfer_bytes_max as usize) / block_bytes * block_bytes;
     let total = geometry.size_bytes.saturating_mul(u64::from(overwrite.count));
@@ -154,7 +155,7 @@ async fn overwrite(unit: &LogicalUnit, geometry: &Geometry, overwrite: &Overwrit
             let length = (geometry.size_bytes - done).min(piece_max as u64);
             let mut buffer = unit.options.work_buffers.acquire(length as usize).await;
             buffer.chunks_exact_mut(block_bytes).for_each(|place| place.copy_from_slice(&block));
-            write_range(unit, done, buffer, false, done / block_bytes as u64).await?;
+            write_range(whose, done, buffer, false, done / block_bytes as u64).await?;
             done += length;
             done_in_all += length;
             unit.sanitize.note_progress(done_in_all, total);

@@ -32,7 +32,8 @@ pub(super) fn unmap(mut task: Task<'_>, is_anchor: bool, parameter_list_length: 
             let _entry = unit.access.enter(&nexus, range, Direction::Change).take(Some(&ticket)).await?;
             admission.check(&unit, &ticket)?;
             unit.record_change(held, range).await?;
-            let response = unit.device().submit(Request::discard(range.offset, range.length)).await;
+            let request = Request::discard(range.offset, range.length).by(nexus.submitter());
+            let response = unit.device().submit(request).await;
             response.result.map_err(|error| failure::of_block_error(&error, DeviceAccess::Writing, None))?;
         }
         Ok(Buffer::empty())

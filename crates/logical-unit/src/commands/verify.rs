@@ -14,14 +14,13 @@ use block::{Buffer, ByteRange};
 use scsi::Sense;
 use scsi::cdb::Verification;
 
-use super::read_write::{compare, fill_last_block, read_range, write_parts, write_range};
+use super::read_write::{For, compare, fill_last_block, read_range, write_parts, write_range};
 use super::task::{Task, give_way, nothing, refuse};
 use crate::command::Outcome;
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::limits::{PIECE_BYTES, WHOLE_TRANSFER_BYTES_MAX};
 use crate::sharing::Direction;
-use crate::unit::LogicalUnit;
 
 /// BYTCHK stands in bits 2 and 1 of byte 1.
 const BYTE_CHECK_INVALID: Sense = Sense::INVALID_FIELD_IN_CDB.at_bit(1, 2);
@@ -43,28 +42,23 @@ pub(super) fn verify(mut task: Task<'_>, verification: Verification) -> Executio
         Ok(expected) => expected,
         Err(failure) => return refuse(failure),
     };
-    let unit = Arc::clone(task.unit);
+    let (unit, submitter) = (Arc::clone(task.unit), task.nexus.submitter());
     task.run_beside(range, Direction::Look, async move {
-        let check = check(&unit, range, verification, &expected).await;
+        let check = check((&unit, submitter), range, verification, &expected).await;
         Outcome::from(check.map(|()| Buffer::empty()))
     })
 }
 
 /// Compares the medium with the expected content, piece by piece: on a device that answers at once,
 /// other tasks run between two pieces. The caller holds the range.
-async fn check(
-    unit: &LogicalUnit,
-    range: ByteRange,
-    verification: Verification,
-    expected: &[u8],
-) -> Result<(), Failure> {
-    let block_bytes = u64::from(unit.geometry().logical_block_bytes);
+async fn check(whose: For<'_>, range: ByteRange, verification: Verification, expected: &[u8]) -> Result<(), Failure> {
+    let block_bytes = u64::from(whose.0.geometry().logical_block_bytes);
     let mut pieces = Pieces::new(block_bytes, PIECE_BYTES, WHOLE_TRANSFER_BYTES_MAX);
     let mut done = 0;
     while done < range.length {
         let piece = ByteRange { offset: range.offset + done, length: pieces.next(range.length - done) };
         let lba = verification.blocks.lba + done / block_bytes;
-        let found = pieces.wait_for(read_range(unit, piece, lba)).await?;
+        let found = pieces.wait_for(read_range(whose, piece, lba)).await?;
         match verification.byte_check {
             0 => {}
             1 => compare(&expected[done as usize..][..found.len()], &found, done)?,
@@ -92,11 +86,11 @@ pub(super) fn write_and_verify(mut task: Task<'_>, verification: Verification) -
         Ok(parts) => parts,
         Err(failure) => return refuse(failure),
     };
-    let (unit, held) = (Arc::clone(task.unit), task.admission.held);
+    let (unit, held, submitter) = (Arc::clone(task.unit), task.admission.held, task.nexus.submitter());
     let lba = verification.blocks.lba;
     task.run_alone(range, |_| async move {
         unit.record_change(held, range).await?;
-        let buffer = fill_last_block(&unit, range.offset, buffer, lba).await?;
+        let buffer = fill_last_block((&unit, submitter), range.offset, buffer, lba).await?;
         let written = ByteRange { length: buffer.len() as u64, ..range };
         let expected = match verification.byte_check {
             0 => Buffer::empty(),
@@ -105,8 +99,8 @@ pub(super) fn write_and_verify(mut task: Task<'_>, verification: Verification) -
             _ => Buffer::copy_of(&buffer),
         };
         // The medium is verified, so the data has to be there first.
-        write_range(&unit, range.offset, buffer, true, lba).await?;
-        let found = read_range(&unit, written, lba).await?;
+        write_range((&unit, submitter), range.offset, buffer, true, lba).await?;
+        let found = read_range((&unit, submitter), written, lba).await?;
         if verification.byte_check == 1 {
             compare(&expected, &found, 0)?;
         }

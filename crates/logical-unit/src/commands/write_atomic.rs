@@ -49,11 +49,11 @@ pub(super) fn write_atomic(mut task: Task<'_>, write: WriteAtomic) -> Execution 
         Ok(parts) => parts,
         Err(failure) => return refuse(failure),
     };
-    let (unit, held) = (Arc::clone(task.unit), task.admission.held);
+    let (unit, held, submitter) = (Arc::clone(task.unit), task.admission.held, task.nexus.submitter());
     let is_fua = write.is_fua || task.admission.writes_through;
     task.run_alone(range, |_| async move {
         unit.record_change(held, range).await?;
-        write_range(&unit, range.offset, buffer, is_fua, write.lba).await.map(|()| Buffer::empty())
+        write_range((&unit, submitter), range.offset, buffer, is_fua, write.lba).await.map(|()| Buffer::empty())
     })
 }
 

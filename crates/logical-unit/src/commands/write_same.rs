@@ -72,12 +72,12 @@ fn check_flags(unit: &LogicalUnit, geometry: &Geometry, same: &WriteSame) -> Res
 }
 
 fn zero(task: &Task<'_>, range: ByteRange, same: &WriteSame) -> Execution {
-    let (unit, admission) = (Arc::clone(task.unit), task.admission);
+    let (unit, admission, submitter) = (Arc::clone(task.unit), task.admission, task.nexus.submitter());
     let (may_discard, lba) = (same.is_unmap, same.blocks.lba);
     task.run_alone(range, |_| async move {
         unit.record_change(admission.held, range).await?;
         let is_fua = admission.writes_through || unit.mode.is_write_through();
-        let request = Request::write_zeroes(range.offset, range.length, is_fua, may_discard);
+        let request = Request::write_zeroes(range.offset, range.length, is_fua, may_discard).by(submitter);
         let response = unit.device().submit(request).await;
         let failed = |error| failure::of_block_error(&error, DeviceAccess::Writing, Some(lba));
         response.result.map(|()| Buffer::empty()).map_err(failed)
@@ -124,6 +124,7 @@ impl Repetition {
         // Not before it holds the range: the holder of the range may wait for a buffer.
         let mut buffer = unit.options.work_buffers.acquire(piece.length as usize).await;
         buffer.chunks_exact_mut(self.block.len()).for_each(|place| place.copy_from_slice(&self.block));
-        pieces.wait_for(write_range(unit, piece.offset, buffer, admission.writes_through, lba)).await
+        let whose = (&**unit, self.nexus.submitter());
+        pieces.wait_for(write_range(whose, piece.offset, buffer, admission.writes_through, lba)).await
     }
 }

@@ -201,10 +201,10 @@ impl Persistent {
         if !self.is_persistent {
             return SavedReservations::default();
         }
-        let of = |registration: &Registration| (registration.nexus.0.to_string(), registration.key);
+        let of = |registration: &Registration| (registration.nexus.name().to_owned(), registration.key);
         SavedReservations {
             registrations: self.registrations.iter().map(of).collect(),
-            reservation: self.reservation.as_ref().map(|held| (held.kind, held.holder.0.to_string())),
+            reservation: self.reservation.as_ref().map(|held| (held.kind, held.holder.name().to_owned())),
         }
     }
 

@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 use ::target::{Status, Target, TargetServer, TargetServerOptions};
 use block::{Completion, Device, EventReceiver, Geometry, Identity, Request, SharedDevice};
+use front::TurnsLayer;
+use futures_util::future::join;
 use iscsi::target::{AccessList, AccessRule};
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
 
@@ -31,6 +33,8 @@ pub(super) const LUN: u64 = 0;
 /// A target with one unit.
 pub(super) struct Gateway {
     unit: Arc<LogicalUnit>,
+    /// The device, of which each initiator has its share.
+    shared: Arc<TurnsLayer>,
     server: TargetServer,
 }
 
@@ -46,7 +50,8 @@ impl Gateway {
         let serial = sidecar.serial().map_err(io::Error::other)?;
         let (reservation_store, saved_reservations) = sidecar.reservations().map_err(io::Error::other)?;
         let identity = Identity { target: "gateway".into(), unit: "lun".into(), serial };
-        let device = Arc::new(WithIdentity { inner: Arc::clone(&served.exported.device), identity });
+        let shared = Arc::new(TurnsLayer::new(&served.exported));
+        let device = Arc::new(WithIdentity { inner: Arc::clone(&shared) as SharedDevice, identity });
         let geometry = device.geometry();
         let unit_options = LogicalUnitOptions {
             product: "GATEWAY DISK".into(),
@@ -71,7 +76,7 @@ impl Gateway {
         };
         let server_options =
             TargetServerOptions { drain_seconds: GATEWAY_DRAIN_SECONDS, ..TargetServerOptions::default() };
-        Ok(Self { unit, server: TargetServer::new(vec![target], server_options) })
+        Ok(Self { unit, shared, server: TargetServer::new(vec![target], server_options) })
     }
 
     /// Serves connections until `stop`, then lets sessions end.
@@ -82,9 +87,12 @@ impl Gateway {
         self.server.adopt(vec![listener])?.run(stop).await
     }
 
-    /// The unit's background work, without end.
+    /// The background work of the unit and of its device, without end.
     pub(super) fn run(&self) -> impl Future<Output = ()> + use<> {
-        self.unit.run()
+        let (unit, shared) = (self.unit.run(), self.shared.run());
+        async move {
+            join(unit, shared).await;
+        }
     }
 
     /// The target's status.

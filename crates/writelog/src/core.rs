@@ -21,8 +21,8 @@
 //! |---|---|---|
 //! | `ranges` | every request from when it is let in ([`crate::entrance`]) until it is answered (reads share, until they know where from) | overlapping requests in their order |
 //! | `Reader::checking`, async | a read of a segment that was found when the log was opened | one such segment in RAM at a time |
-//! | `Epochs::destaging`, async | a batch of level 2 | one batch from overtaking another on the origin |
 //! | `SlotMover::moving`, async | a round of level 1 | slots leaving in their order |
+//! | `Epochs::destaging`, async | a batch of level 2 | one batch from overtaking another on the origin |
 //! | `Checkpoints::superblock`, async | a checkpoint | one checkpoint at a time |
 //! | `below` | reads that wait for a device (shared), what changes the origin | what a read finds on the origin as it was when it began |
 //! | `LogState::state`, a mutex | never held across an await | map, segments, slots, records under way |

@@ -14,7 +14,7 @@
 //! | `verify` | whether dirty data is as it was written |
 //! | [`mod@format`], [`layout`] | the bytes on the log device, and where they lie |
 //! | [`nvram`] | persistent memory as the log sees it |
-//! | `core`, `assemble` | the parts of one open log; how they are made, each of those that it uses |
+//! | `core`, `assemble` | the parts of one open log; how they are made |
 //! | `dispatch` | requests to the parts that carry them out |
 //! | `write`, `read`, `flush`, `extents` | one operation each |
 //! | `past_log` | writes past a log that failed |

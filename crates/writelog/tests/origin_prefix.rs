@@ -16,7 +16,6 @@ use block::layer::crash::{CrashLayer, Loss, Power};
 use common::bench::{Bench, KIND, LOG_BYTES, ORIGIN_BYTES, only_when_asked, slow_devices};
 use common::{Kind, format, open_options, read, try_open, write};
 use futures_util::future::{join, join_all};
-use futures_util::stream::StreamExt;
 use writelog::options::Level2;
 use writelog::{DestageOrder, Durability, WriteLog};
 

@@ -13,7 +13,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use base::range::ByteRange;
-use block::{Error, ErrorKind, Event};
+use block::{Error, Event};
 
 use crate::core::Core;
 
@@ -107,14 +107,10 @@ impl Core {
     /// ([`OriginLosses`](store::OriginLosses)) was `losses`.
     ///
     /// # Errors
-    /// `OutcomeUnknown` when it lost something meanwhile: what it took may be gone.
+    /// As [`OriginReports::flush_since`](store::OriginReports::flush_since).
     pub(crate) async fn flush_origin_since(self: &Arc<Self>, losses: u64) -> Result<(), Error> {
-        self.origin.flush_anyway().await?;
-        self.handle_origin_events();
-        match self.origin.losses.count() == losses {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::OutcomeUnknown, "the origin lost writes that were not flushed yet")),
-        }
+        let flush = self.origin.flush_anyway();
+        self.origin.reports.flush_since(losses, flush, || self.handle_origin_events()).await
     }
 
     /// Refuses everything: the cached content is of another disk.

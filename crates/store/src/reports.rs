@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::signal::Signal;
-use block::{Device, Event, EventReceiver, Identity, SharedDevice};
+use block::{Device, Error, ErrorKind, Event, EventReceiver, Identity, SharedDevice};
 use futures_util::future::{Either, select};
 
 use crate::life::Life;
@@ -119,6 +119,26 @@ impl OriginReports {
         self.events.try_receive().map(|event| self.prepared(event, &prepare))
     }
 
+    /// Flushes the origin by `flush`: what it has taken since its count of losses was `losses` is durable.
+    /// `handle_received` takes the events that came until then.
+    ///
+    /// # Errors
+    /// Those of `flush`; `OutcomeUnknown` when the origin lost something meanwhile, as it reports with the answer to the
+    /// flush at the latest: what it took may be gone.
+    pub async fn flush_since(
+        &self,
+        losses: u64,
+        flush: impl Future<Output = Result<(), Error>>,
+        handle_received: impl FnOnce(),
+    ) -> Result<(), Error> {
+        flush.await?;
+        handle_received();
+        match self.losses.count() == losses {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::OutcomeUnknown, "the LUN lost what it had not flushed yet")),
+        }
+    }
+
     /// Counts a loss whose event is not taken yet; it is counted again when that is taken. A caller
     /// that has read or written data meanwhile, and not noted the copy yet, must not take it for
     /// safe because nothing is left to flush.
@@ -152,6 +172,7 @@ fn is_loss(event: &Event) -> bool {
 #[cfg(test)]
 mod tests {
     use block::layer::crash::CrashLayer;
+    use futures_util::FutureExt;
 
     use super::*;
 
@@ -207,5 +228,28 @@ mod tests {
             heard
         };
         assert_eq!([heard(&Event::Back), heard(&Event::WritesLost), heard(&Event::Missed)], [(0, 0), (1, 1), (1, 1)]);
+    }
+
+    /// What was sent after the loss before `losses` was taken, and flushed, is durable.
+    #[test]
+    fn a_flush_makes_durable_what_was_sent_since_the_last_loss() {
+        let origin = CrashLayer::new(1 << 20, 1);
+        let (reports, _) = reports_of(&origin);
+        let receive = || while reports.take(|_| ()).is_some() {};
+        let flush_with = |event: Event, losses: u64| {
+            let flush = async {
+                origin.publish(&event);
+                Ok(())
+            };
+            let flushed = reports.flush_since(losses, flush, receive).now_or_never();
+            flushed.expect("it waits for nobody").map_err(|error| error.kind())
+        };
+        assert_eq!(flush_with(Event::Back, 0), Ok(()));
+        assert_eq!(flush_with(Event::WritesLost, 0), Err(ErrorKind::OutcomeUnknown), "it said so with its answer");
+        assert_eq!(flush_with(Event::Back, 0), Err(ErrorKind::OutcomeUnknown), "sent before the loss");
+        assert_eq!(flush_with(Event::Back, 1), Ok(()), "sent after it");
+        let failed = async { Err(Error::new(ErrorKind::Media, "it takes no flush")) };
+        let failed = reports.flush_since(1, failed, receive).now_or_never().expect("it waits for nobody");
+        assert_eq!(failed.map_err(|error| error.kind()), Err(ErrorKind::Media));
     }
 }

@@ -16,25 +16,31 @@
 use std::sync::Arc;
 
 use base::buffer::Buffer;
-use block::{Completion, Device, Error, Request, Response};
+use base::clock::Clock;
+use block::completion::Workers;
+use block::{Completion, Device, Error, Request, Response, SharedDevice};
 use store::limits::RECORD_BYTES_MAX;
 use store::record::{Claims, RECORD_HEADER_BYTES, seal};
 use store::turns::Step;
 use store::{LogPosition, Sequence};
+use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use crate::appender::{OpenSegment, Placed, Record, SenderId};
 use crate::contents::Contents;
-use crate::core::{Core, State};
+use crate::counters::Counters;
 use crate::entry::{Content, Entry, Ticket};
 use crate::format::{EntryRaw, FLAG_EPOCH_END, HeadRaw, prefix_bytes};
 use crate::layout::LogPlace;
 use crate::limits::UNIT_BYTES;
+use crate::log_state::{LogState, State};
 use crate::map::Piece;
 use crate::numbers::{Sector, SegmentNumber, SlotNumber};
+use crate::options::DestageOrder;
 use crate::place::Place;
 use crate::stage::Stage;
 use crate::unit::LogUnit;
+use crate::used_buffers::UsedBuffers;
 
 /// A record that is to be submitted now.
 struct Outgoing {
@@ -46,7 +52,19 @@ struct Outgoing {
 /// Tickets and their results, to be completed after the lock of the state is released.
 type Finished = Vec<(Arc<Ticket>, Result<(), Error>)>;
 
-impl Core {
+/// Makes records of what is queued, and sends them to the log device.
+pub(crate) struct RecordSender {
+    pub(crate) log: Arc<LogState>,
+    pub(crate) log_device: SharedDevice,
+    pub(crate) uuid: Uuid,
+    pub(crate) workers: Workers,
+    pub(crate) buffers: UsedBuffers,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) order: DestageOrder,
+}
+
+impl RecordSender {
     /// Queues runs of sectors for the next records. The completion ends when all of them are
     /// durable in the log, or with the log's error.
     pub(crate) fn append(self: &Arc<Self>, entries: Vec<(Sector, u64, Content)>) -> Completion {
@@ -55,7 +73,7 @@ impl Core {
         }
         let (completion, ticket) = Ticket::new(entries.len());
         {
-            let state = &mut *self.state();
+            let state = &mut *self.log.state();
             let entries = entries.into_iter().map(|(sector, sectors, content)| {
                 let ticket = Arc::clone(&ticket);
                 Entry { sector, sectors, content, ticket }
@@ -66,21 +84,21 @@ impl Core {
             }
             entries.for_each(|entry| state.appender.push(entry));
         }
-        self.start_records();
+        self.start();
         completion
     }
 
     /// Lets the workers submit as many records as may be under way, after the turns of other tasks.
-    pub(crate) fn start_records(self: &Arc<Self>) {
-        let Some(sender) = self.state().appender.begin_turns() else { return };
-        let core = Arc::clone(self);
-        self.workers.spawn(async move { core.send_in_turn(sender).await });
+    pub(crate) fn start(self: &Arc<Self>) {
+        let Some(id) = self.log.state().appender.begin_turns() else { return };
+        let sender = Arc::clone(self);
+        self.workers.spawn(async move { sender.send_in_turn(id).await });
     }
 
-    async fn send_in_turn(self: Arc<Self>, sender: SenderId) {
+    async fn send_in_turn(self: Arc<Self>, id: SenderId) {
         loop {
             self.workers.yield_now().await;
-            let step = self.state().appender.step(sender);
+            let step = self.log.state().appender.step(id);
             match step {
                 Step::Yield => {}
                 Step::Start => return self.send_records(),
@@ -91,14 +109,14 @@ impl Core {
 
     fn send_records(self: &Arc<Self>) {
         loop {
-            let record = self.next_record(&mut self.state());
+            let record = self.next_record(&mut self.log.state());
             let Some(record) = record else { return };
             let mut written = self.log_device.submit(Request::write(record.offset, record.buffer, true));
             if let Some(response) = written.try_take() {
                 return self.finish_record(record.sequence, response);
             }
-            let core = Arc::clone(self);
-            self.workers.spawn(async move { core.finish_record(record.sequence, written.await) });
+            let sender = Arc::clone(self);
+            self.workers.spawn(async move { sender.finish_record(record.sequence, written.await) });
         }
     }
 
@@ -106,7 +124,7 @@ impl Core {
         if !state.appender.may_start() {
             return None;
         }
-        let extents_max = state.extents_free(&self.layout);
+        let extents_max = state.extents_free();
         if !state.appender.has_room(extents_max) {
             return self.want_room(state);
         }
@@ -116,7 +134,7 @@ impl Core {
             }
             let limit = {
                 let open = state.appender.open.as_ref().expect("it was opened above");
-                (self.layout.segment_bytes - open.offset).min(RECORD_BYTES_MAX as u64)
+                (self.log.layout.segment_bytes - open.offset).min(RECORD_BYTES_MAX as u64)
             };
             let taken = state.appender.take(limit, extents_max);
             if !taken.is_empty() {
@@ -134,26 +152,19 @@ impl Core {
     pub(crate) fn give_up_queue(&self, error: &Error) {
         let mut finished = Vec::new();
         {
-            let state = &mut *self.state();
+            let state = &mut *self.log.state();
             if !state.room.give_up(error) {
                 return;
             }
             abandon_queue(state, error, &mut finished);
         }
         tell(finished);
-        self.changed.notify();
+        self.log.changed.notify();
     }
 
     fn want_room(&self, state: &mut State) -> Option<Outgoing> {
-        self.ask_for_room(state);
+        self.log.ask_for_room(state);
         None
-    }
-
-    /// Notes that records or slots wait until level 2 has made room, and wakes it.
-    pub(crate) fn ask_for_room(&self, state: &mut State) {
-        if state.room.ask() {
-            self.background.notify();
-        }
     }
 
     fn open_segment(&self, state: &mut State) -> bool {
@@ -164,7 +175,7 @@ impl Core {
         let oldest_at = state.contents.stage.as_ref().and_then(Stage::oldest_at).map_or(now, |at| at.min(now));
         state.contents.segments.open(segment, oldest_at);
         state.contents.sums.begin(segment);
-        state.contents.records.forget(self.layout.unit(segment, 0), self.layout.segment_bytes / UNIT_BYTES);
+        state.contents.records.forget(self.log.layout.unit(segment, 0), self.log.layout.segment_bytes / UNIT_BYTES);
         state.appender.open = Some(OpenSegment { segment, offset: 0, next_segment });
         true
     }
@@ -175,17 +186,17 @@ impl Core {
         let extents = taken.iter().map(Entry::extents).sum();
         let data_bytes: u64 = taken.iter().map(Entry::data_bytes).sum();
         let prefix = prefix_bytes(taken.len());
-        let mut buffer = self.used_buffer(prefix + data_bytes as usize);
+        let mut buffer = self.buffers.take(prefix + data_bytes as usize);
         buffer[..prefix].fill(0);
         let entries_at = RECORD_HEADER_BYTES + size_of::<HeadRaw>();
         buffer[RECORD_HEADER_BYTES..entries_at].copy_from_slice(head.as_bytes());
         for (entry, raw) in taken.iter().zip(buffer[entries_at..].chunks_mut(size_of::<EntryRaw>())) {
             raw.copy_from_slice(entry.raw().as_bytes());
         }
-        let unit = self.layout.unit(segment, position.offset);
+        let unit = self.log.layout.unit(segment, position.offset);
         let placed = self.place_entries(state, taken, segment, unit, position.sequence, &mut buffer);
         let payload_bytes = buffer.len() - RECORD_HEADER_BYTES;
-        let settled = state.contents.applied.position.sequence.before();
+        let settled = state.newest();
         let claims = Claims { settled, in_flight: state.appender.in_flight() as u64 };
         let checksum = seal(&mut buffer, self.uuid, position, claims, payload_bytes);
         state.contents.segments.add_record(segment, position.sequence);
@@ -202,7 +213,7 @@ impl Core {
         };
         state.appender.start(Record { is_epoch_end, extents, data_bytes, end, unit, bytes, placed, done: None });
         self.counters.record(bytes, data_bytes);
-        Outgoing { sequence: position.sequence, offset: self.layout.offset_of(unit), buffer }
+        Outgoing { sequence: position.sequence, offset: self.log.layout.offset_of(unit), buffer }
     }
 
     /// The head of the next record with `entry_count` entries, its position and its segment.
@@ -233,8 +244,8 @@ impl Core {
         buffer: &mut Buffer,
     ) -> Vec<Placed> {
         let Contents { stage, segments, sums, .. } = &mut state.contents;
-        let tag = Self::tag_for(segments, segment);
-        let first = self.layout.unit(segment, 0);
+        let tag = segments.tag(segment);
+        let first = self.log.layout.unit(segment, 0);
         let mut at = prefix_bytes(taken.len());
         let mut placed = Vec::with_capacity(taken.len());
         for entry in taken {
@@ -261,7 +272,7 @@ impl Core {
         let has_landed = response.result.is_ok();
         let mut finished = Vec::new();
         {
-            let state = &mut *self.state();
+            let state = &mut *self.log.state();
             if let Err(error) = &response.result {
                 self.fail(state, error);
             }
@@ -273,10 +284,9 @@ impl Core {
         tell(finished);
         if has_landed {
             // After the answers, since the writers just answered may write again at once.
-            self.start_records();
+            self.start();
         }
-        self.changed.notify();
-        self.background.notify();
+        self.log.wake_all();
     }
 
     /// Notes that the log device failed, so that nothing new can be promised with it. The first
@@ -291,23 +301,21 @@ impl Core {
             );
             state.appender.refuse(error);
         }
-        self.changed.notify();
-        self.background.notify();
+        self.log.wake_all();
     }
 
     /// The log device refused a checkpoint: nothing may follow it. Waiting writers get the error,
     /// once their record is not under way any more. A record under way does not count, even if it
     /// lands: its writers, and later ones, write to the origin.
-    pub(crate) fn give_up_log(self: &Arc<Self>, error: &Error) {
+    pub(crate) fn give_up(self: &Arc<Self>, error: &Error) {
         let mut finished = Vec::new();
         {
-            let state = &mut *self.state();
+            let state = &mut *self.log.state();
             self.fail(state, error);
             self.settle(state, &mut finished);
         }
         tell(finished);
-        self.changed.notify();
-        self.background.notify();
+        self.log.wake_all();
     }
 
     /// Takes what is durable by now into the map, and refuses the failed records.
@@ -342,13 +350,13 @@ impl Core {
                         state.contents.zeroes_since.get_or_insert(self.clock.now());
                     }
                     let superseded = state.contents.index(placed.piece);
-                    self.count_superseded(superseded);
+                    self.counters.superseded_in(self.order, superseded);
                 }
             }
             finished.push((placed.ticket, Ok(())));
         }
         if slots_freed > 0 {
-            state.slot_pace.room_made(self.clock.now(), slots_freed * self.layout.slot_bytes);
+            state.slot_pace.room_made(self.clock.now(), slots_freed * self.log.layout.slot_bytes);
         }
         state.contents.applied = record.end;
         if record.is_epoch_end {
@@ -386,4 +394,42 @@ fn cancel_move(stage: &mut Option<Stage>, slot: Option<SlotNumber>) {
 
 fn tell(finished: Finished) {
     finished.into_iter().for_each(|(ticket, result)| ticket.finish(result));
+}
+
+#[cfg(test)]
+mod tests {
+    use block::ErrorKind;
+
+    use super::*;
+    use crate::tests::{Parts, bytes_of};
+
+    #[test]
+    fn what_waits_for_its_turn_shares_a_record() {
+        let mut parts = Parts::new(|_| {});
+        let records = Arc::new(parts.assembly.records());
+        let before = parts.device.writes_seen();
+        let appended: Vec<Completion> = (0..3).map(|index| records.append(vec![bytes_of(8 * index, 4, 1)])).collect();
+        for completion in appended {
+            parts.executor.block_on(completion).result.expect("nothing fails");
+        }
+        assert_eq!(parts.device.writes_seen() - before, 1);
+        let state = parts.assembly.log.state();
+        assert_eq!((state.contents.map.dirty_sectors(), state.contents.applied.position.sequence), (12, Sequence(2)));
+    }
+
+    #[test]
+    fn after_a_record_that_is_refused_the_log_takes_no_other() {
+        let mut parts = Parts::new(|_| {});
+        let records = Arc::new(parts.assembly.records());
+        parts.device.fail_write_once(parts.device.writes_seen(), ErrorKind::Media);
+        let mut append = |sector| {
+            let appended = records.append(vec![bytes_of(sector, 4, 1)]);
+            let result = parts.executor.block_on(appended).result;
+            (result.map_err(|error| error.kind()), parts.device.writes_seen())
+        };
+        let (refused, writes) = append(0);
+        assert_eq!(refused, Err(ErrorKind::Media));
+        assert_eq!(append(8), (Err(ErrorKind::Media), writes), "not tried");
+        assert!(parts.assembly.log.has_failed() && parts.assembly.log.state().contents.map.len() == 0);
+    }
 }

@@ -7,99 +7,81 @@
 //! ```
 //! Requests go on meanwhile. A power loss before step 4 leaves the old checkpoint and everything it refers to.
 //!
-//! Extents change while they are collected, which does no harm. What a later record brings is left
-//! out, since replay reads that record. What it supersedes may be in the checkpoint or not, since
-//! replay puts the record over it. And what is clean by then is on the origin, flushed. In order
-//! `log` the number of the last record that is on the origin is read last: what became clean
-//! meanwhile is in records up to it.
-//!
 //! A checkpoint costs about as much as the log has extents, however few segments it frees. So while
 //! room is short the next one waits until it frees many times what it writes, or, when records
 //! wait, for some multiple of the duration of the last one.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use base::clock::Clock;
 use block::device::DeviceExt;
-use block::{Error, ErrorKind};
-use store::{LogPosition, Sequence, Superblock};
+use block::{Error, ErrorKind, SharedDevice};
+use futures_util::lock::Mutex;
+use store::{Life, Superblock, Tokens};
+use uuid::Uuid;
 use zerocopy::little_endian::U32;
 
-use crate::checkpoint_bytes::CheckpointBytes;
-use crate::core::{Core, State};
+use crate::append::RecordSender;
+use crate::counters::Counters;
 use crate::format::{
     CHECKPOINT_FLAG_DISCARDS, CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, ParametersRaw, STATE_CLOSED, STATE_IN_USE,
-    SegmentRaw,
 };
-use crate::layout::LogPlace;
-use crate::level1::wait_for;
-use crate::limits::{CHECKPOINT_REST_TIMES, CHECKPOINT_WORTH_TIMES, EXTENTS_AT_ONCE, TAIL_INTERVALS_MAX, UNIT_BYTES};
-use crate::map::Piece;
-use crate::numbers::{Sector, SegmentNumber};
+use crate::limits::{CHECKPOINT_REST_TIMES, CHECKPOINT_WORTH_TIMES, TAIL_INTERVALS_MAX};
+use crate::log_state::{LogState, State};
 use crate::options::DestageOrder;
-use crate::place::PlaceView;
+use crate::snapshot::{Snapshot, Snapshots};
 
-/// What one checkpoint stores.
-pub(crate) struct Snapshot {
-    bytes: CheckpointBytes,
-    segment_count: u32,
-    pub(crate) extent_count: u32,
-    /// Extents before this sector were collected.
-    sector: Sector,
-    /// Place behind the last record that it covers.
-    applied: LogPlace,
-    /// Place where replay begins.
-    place: LogPlace,
-    destaged_sequence: Sequence,
-    dirty_bytes: u64,
-    tail_bytes: u64,
-    released: Vec<SegmentNumber>,
-    has_failed: bool,
-    /// Whether it names data that cannot be read back.
-    has_lost: bool,
-    pub(crate) has_nvram: bool,
+/// Stores the map of the log on its device, and says when that is due.
+pub(crate) struct Checkpoints {
+    pub(crate) log: Arc<LogState>,
+    pub(crate) log_device: SharedDevice,
+    pub(crate) uuid: Uuid,
+    /// Held while a checkpoint runs.
+    pub(crate) superblock: Mutex<Superblock<ParametersRaw>>,
+    pub(crate) snapshots: Snapshots,
+    /// Wait for what a checkpoint frees.
+    pub(crate) records: Arc<RecordSender>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) life: Arc<Life>,
+    /// The order that the superblock names from now on.
+    pub(crate) order: DestageOrder,
+    pub(crate) tokens: Option<Tokens>,
+    /// Bytes of log behind the last checkpoint at which the next one begins.
+    pub(crate) interval_bytes: u64,
+    /// Least time between two such checkpoints.
+    pub(crate) pause: Duration,
 }
 
-impl Snapshot {
-    fn add(&mut self, piece: &Piece) {
-        self.bytes.push(&ExtentRaw {
-            sector: piece.sector.into(),
-            sectors: (piece.sectors as u32).into(),
-            place: piece.place.encode().into(),
-        });
-        self.extent_count += 1;
-    }
-}
-
-impl Core {
+impl Checkpoints {
     /// Runs checkpoints as they become due. Ends when the log closes.
-    pub(crate) async fn checkpoint_in_background(self: Arc<Self>) {
+    pub(crate) async fn run(&self) {
         loop {
-            let count = self.background.count();
+            let count = self.log.background.count();
             if self.life.is_stopped() {
                 return;
             }
-            if self.has_failed() || self.checkpoint_if_it_helps().await.is_err() {
+            if self.log.has_failed() || self.make_if_due().await.is_err() {
                 // The log has failed, and the failure was logged.
-                self.background.changed_since(count).await;
+                self.log.background.changed_since(count).await;
                 continue;
             }
-            let due_in = self.checkpoint_due_in(&self.state());
+            let due_in = self.due_in(&self.log.state());
             match due_in {
-                None => self.background.changed_since(count).await,
+                None => self.log.background.changed_since(count).await,
                 Some(Duration::ZERO) => {}
-                Some(time) => wait_for(&self, count, time).await,
+                Some(time) => self.log.wait_for_work(self.clock.as_ref(), count, time).await,
             }
         }
     }
 
     /// Time until a checkpoint is due unless something changes; `None` when none is.
-    fn checkpoint_due_in(&self, state: &State) -> Option<Duration> {
-        let interval = self.options.checkpoint_interval_bytes;
+    fn due_in(&self, state: &State) -> Option<Duration> {
+        let interval = self.interval_bytes;
         let rested = state.checkpointed.rested(self.clock.now());
-        let is_paused = rested < self.options.checkpoint_pause;
+        let is_paused = rested < self.pause;
         if state.checkpointed.tail_bytes() >= if is_paused { interval * TAIL_INTERVALS_MAX } else { interval } {
             return Some(Duration::ZERO);
         }
@@ -107,7 +89,7 @@ impl Core {
         if state.contents.segments.reusable_count() >= state.contents.segments.count().div_ceil(8) {
             return None;
         }
-        let freed = self.releasable(state).len() as u64 * self.layout.segment_bytes;
+        let freed = state.releasable(self.snapshots.keeps_order).len() as u64 * self.log.layout.segment_bytes;
         let written = state.contents.owed_extents_max() as u64 * size_of::<ExtentRaw>() as u64;
         if freed > 0 && freed >= written * CHECKPOINT_WORTH_TIMES {
             return Some(Duration::ZERO);
@@ -116,44 +98,39 @@ impl Core {
         (freed > 0 && state.room.is_wanted()).then(|| rest.saturating_sub(rested))
     }
 
-    pub(crate) async fn checkpoint_if_it_helps(self: &Arc<Self>) -> Result<(), Error> {
-        let due_in = self.checkpoint_due_in(&self.state());
-        if due_in == Some(Duration::ZERO) { self.checkpoint(STATE_IN_USE).await } else { Ok(()) }
-    }
-
-    pub(crate) fn releasable(&self, state: &State) -> Vec<SegmentNumber> {
-        let destaged = self.keeps_order().then_some(state.destaged.sequence());
-        state.contents.segments.releasable(state.contents.applied.position.sequence, destaged)
+    pub(crate) async fn make_if_due(&self) -> Result<(), Error> {
+        let due_in = self.due_in(&self.log.state());
+        if due_in == Some(Duration::ZERO) { self.make(STATE_IN_USE).await } else { Ok(()) }
     }
 
     /// Makes the map durable, and frees segments that nothing refers to any more. `next_state` is
     /// the superblock's state afterwards.
-    pub(crate) async fn checkpoint(self: &Arc<Self>, next_state: u8) -> Result<(), Error> {
+    pub(crate) async fn make(&self, next_state: u8) -> Result<(), Error> {
         let mut superblock = self.superblock.lock().await;
         let payload = &superblock.payload;
         if payload.state == STATE_CLOSED && self.life.is_stopped() {
             return Ok(());
         }
-        if let Some(error) = self.failure().filter(|_| next_state != STATE_CLOSED) {
+        if let Some(error) = self.log.failure().filter(|_| next_state != STATE_CLOSED) {
             return Err(error);
         }
         let began_at = self.clock.now();
-        let snapshot = self.snapshot();
+        let snapshot = self.snapshots.take();
         if let Err(error) = self.commit(&mut superblock, snapshot, next_state).await {
-            self.give_up_log(&error);
+            self.records.give_up(&error);
             return Err(error);
         }
-        self.state().checkpointed.note_end(began_at, self.clock.now());
+        self.log.state().checkpointed.note_end(began_at, self.clock.now());
         drop(superblock);
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
-        self.start_records();
-        self.changed.notify();
+        self.records.start();
+        self.log.changed.notify();
         Ok(())
     }
 
     /// Makes a snapshot the start of replay, and releases the segments that it does not name.
     pub(crate) async fn commit(
-        self: &Arc<Self>,
+        &self,
         superblock: &mut Superblock<ParametersRaw>,
         mut snapshot: Snapshot,
         next_state: u8,
@@ -165,7 +142,7 @@ impl Core {
         }
         let slot = superblock.payload.checkpoint_slot ^ 1;
         let sequence = superblock.payload.checkpoint_sequence.get() + 1;
-        let mut result = self.write_checkpoint(slot, sequence, &mut snapshot).await;
+        let mut result = self.write(slot, sequence, &mut snapshot).await;
         if result.is_ok() {
             let payload = &mut superblock.payload;
             payload.checkpoint_slot = slot;
@@ -175,135 +152,34 @@ impl Core {
             payload.position_next = snapshot.place.next_segment.into();
             payload.destaged_sequence = snapshot.destaged_sequence.into();
             payload.dirty_bytes = snapshot.dirty_bytes.into();
-            let has_leftovers = self.state().destaged.has_leftovers_behind(snapshot.destaged_sequence);
+            let has_leftovers = self.log.state().destaged.has_leftovers_behind(snapshot.destaged_sequence);
             payload.order = match (snapshot.has_failed || snapshot.has_lost, has_leftovers) {
                 // After a failure newer data went to the origin in no order, so the rest is no part
                 // of any epoch. Likewise data that could not be read in its turn: it is not on the
                 // origin, whatever record it is in, and a later opening may read it.
                 (true, _) => DestageOrder::Lba.code(),
                 (false, true) => payload.order,
-                (false, false) => self.options.order.code(),
+                (false, false) => self.order.code(),
             };
             payload.has_nvram = u8::from(snapshot.has_nvram);
             payload.state = next_state;
-            superblock.set_token(self.options.tokens, next_state == STATE_CLOSED);
+            superblock.set_token(self.tokens, next_state == STATE_CLOSED);
             result = superblock.write(&self.log_device).await;
         }
         result?;
         {
-            let state = &mut *self.state();
+            let state = &mut *self.log.state();
             state.contents.segments.release(&snapshot.released);
             snapshot.released.iter().for_each(|&segment| state.contents.sums.forget(segment));
-            state.releasable_count = self.releasable(state).len() as u32;
+            state.releasable_count = state.releasable(self.snapshots.keeps_order).len() as u32;
             state.checkpointed.note_durable(self.clock.now(), snapshot.tail_bytes);
         }
         Ok(())
     }
 
-    pub(crate) fn failure(&self) -> Option<Error> {
-        self.state().failure.error().cloned()
-    }
-
-    /// Collects all that a checkpoint stores.
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        let mut snapshot = self.collect_all();
-        snapshot.destaged_sequence = self.state().destaged.sequence();
-        // After the number: data of these records is marked lost before the number passes it.
-        snapshot.has_lost = self.has_lost();
-        snapshot
-    }
-
-    fn collect_all(&self) -> Snapshot {
-        let mut snapshot = self.snapshot_without_extents(&self.state());
-        while !self.collect(&mut snapshot, EXTENTS_AT_ONCE) {
-            if snapshot.bytes.length() as u64 > self.layout.checkpoint_bytes {
-                // Collected while others write, the extents may be more than at any one moment; of
-                // one moment they fit.
-                let state = self.state();
-                snapshot = self.snapshot_without_extents(&state);
-                state.contents.owed_from(Sector::FIRST).for_each(|piece| snapshot.add(&piece));
-                return snapshot;
-            }
-        }
-        snapshot
-    }
-
-    fn snapshot_without_extents(&self, state: &State) -> Snapshot {
-        let applied = state.contents.applied.position.sequence;
-        let released = self.releasable(state);
-        let mut bytes = CheckpointBytes::new();
-        let mut segment_count = 0;
-        let is_released: HashSet<SegmentNumber> = released.iter().copied().collect();
-        for segment in state.contents.segments.by_age().filter(|segment| !is_released.contains(segment)) {
-            let entry = state.contents.segments.get(segment);
-            if entry.first_sequence >= applied {
-                continue;
-            }
-            bytes.push(&SegmentRaw {
-                segment: segment.into(),
-                reserved: U32::ZERO,
-                first_sequence: entry.first_sequence.into(),
-                last_sequence: entry.last_sequence.min(applied.before()).into(),
-            });
-            segment_count += 1;
-        }
-        let mut place = state.contents.applied;
-        if state.failure.has_come() {
-            // Records of this epoch that were refused may have landed: none of them may ever count.
-            place.position.epoch += 1;
-        }
-        if is_released.contains(&place.segment) {
-            // No more records come into this segment, which may be used again: replay begins where
-            // the next record goes.
-            let position = LogPosition { offset: 0, ..place.position };
-            place = LogPlace { segment: place.next_segment, position, ..place };
-        }
-        debug_assert!(!is_released.contains(&place.segment), "a segment that is used again is no place to begin");
-        let is_stage_used = state.contents.stage.as_ref().is_some_and(|stage| !stage.is_empty());
-        Snapshot {
-            bytes,
-            segment_count,
-            extent_count: 0,
-            sector: Sector::FIRST,
-            applied: state.contents.applied,
-            place,
-            destaged_sequence: state.destaged.sequence(),
-            dirty_bytes: state.contents.map.dirty_sectors() * UNIT_BYTES,
-            tail_bytes: state.checkpointed.tail_bytes(),
-            released,
-            has_failed: state.failure.has_come(),
-            has_lost: false,
-            has_nvram: self.options.nvram.is_some() && (is_stage_used || !self.life.is_stopped()),
-        }
-    }
-
-    /// Adds the next `count` extents that the origin lacks, under one lock, except those of records
-    /// behind the snapshot's place. Returns whether these were all.
-    fn collect(&self, snapshot: &mut Snapshot, count: usize) -> bool {
-        let mut found = Vec::with_capacity(count);
-        {
-            let (state, sector) = (self.state(), snapshot.sector);
-            found.extend(state.contents.owed_across(sector).chain(state.contents.owed_from(sector)).take(count));
-            let Some(last) = found.last() else { return true };
-            snapshot.sector = last.end();
-            found.retain(|piece| self.was_before(&state, &snapshot.applied, piece));
-        }
-        found.iter().for_each(|piece| snapshot.add(piece));
-        false
-    }
-
-    /// Whether the record of a piece was applied before `place`. Zeroes, whose record is not known
-    /// exactly, count as before: replay makes them once more.
-    fn was_before(&self, state: &State, place: &LogPlace, piece: &Piece) -> bool {
-        let PlaceView::Segment(unit) = piece.place.view() else { return true };
-        let segment = self.layout.segment_of(unit);
-        let is_behind = segment == place.segment && unit >= self.layout.unit(segment, place.position.offset);
-        state.contents.segments.get(segment).first_sequence < place.position.sequence && !is_behind
-    }
-
-    async fn write_checkpoint(&self, slot: u8, sequence: u64, snapshot: &mut Snapshot) -> Result<(), Error> {
+    async fn write(&self, slot: u8, sequence: u64, snapshot: &mut Snapshot) -> Result<(), Error> {
         let bytes = std::mem::take(&mut snapshot.bytes);
-        if bytes.length() as u64 > self.layout.checkpoint_bytes {
+        if bytes.length() as u64 > self.log.layout.checkpoint_bytes {
             let context = format!("a checkpoint of {} bytes does not fit in its slot", bytes.length());
             return Err(Error::new(ErrorKind::NoSpace, context));
         }
@@ -317,14 +193,14 @@ impl Core {
             flags: CHECKPOINT_FLAG_DISCARDS.into(),
             reserved: [0; 20],
         };
-        let mut offset = self.layout.checkpoint_slot(slot);
+        let mut offset = self.log.layout.checkpoint_slot(slot);
         let end = offset + bytes.length() as u64;
         for piece in bytes.seal(head) {
             let (length, began_at) = (piece.len() as u64, self.clock.now());
             self.log_device.write(offset, piece, false).await?;
             offset += length;
             let is_waited_for = {
-                let state = self.state();
+                let state = self.log.state();
                 state.room.is_wanted() || state.failure.has_come()
             };
             let is_urgent = is_waited_for || self.life.is_stopped();
@@ -347,10 +223,15 @@ mod tests {
     use block::layer::delay::Latency;
     use block::{Request, SharedDevice};
 
+    use store::Sequence;
+
     use super::*;
     use crate::batch::Goal;
+    use crate::core::Core;
+    use crate::numbers::Sector;
     use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
     use crate::segments::SegmentState;
+    use crate::tests::Parts;
 
     const BLOCKS: u64 = 64;
     const BLOCK_BYTES: u64 = 2048;
@@ -382,7 +263,8 @@ mod tests {
             let core = executor.block_on(crate::open::open(log, origin, options)).expect("it can be opened");
             let workers = core.workers.clone();
             executor.spawn(async move { workers.run().await });
-            executor.spawn(Arc::clone(&core).move_in_background());
+            let mover = Arc::clone(&core.mover);
+            executor.spawn(async move { mover.run().await });
             Self { executor, random: Random::new(seed), core, blocks: vec![vec![0]; BLOCKS as usize] }
         }
 
@@ -400,12 +282,12 @@ mod tests {
             let core = Arc::clone(&self.core);
             let byte = match self.random.below(10) {
                 0 => {
-                    let sent = async move { core.destage(Goal::Background, false).await };
+                    let sent = async move { core.destager.destage(Goal::Background, false).await };
                     self.executor.block_on(sent).expect("nothing fails");
                     return;
                 }
                 1 => {
-                    self.executor.block_on(async move { core.move_round(0.5).await }).expect("nothing fails");
+                    self.executor.block_on(async move { core.mover.move_round(0.5).await }).expect("nothing fails");
                     return;
                 }
                 2 => {
@@ -418,7 +300,7 @@ mod tests {
                     byte
                 }
             };
-            let is_durable = !self.core.is_staged();
+            let is_durable = !self.core.settings.is_staged();
             for block in &mut self.blocks[first as usize..(first + count) as usize] {
                 if is_durable {
                     block.clear();
@@ -429,7 +311,7 @@ mod tests {
 
         fn flush(&mut self) {
             let core = Arc::clone(&self.core);
-            self.executor.block_on(crate::flush::flush(core)).result.expect("nothing fails");
+            self.executor.block_on(async move { core.flusher.flush().await }).expect("nothing fails");
             self.blocks.iter_mut().for_each(|block| drop(block.drain(..block.len() - 1)));
         }
 
@@ -453,15 +335,15 @@ mod tests {
             }
             world.flush();
             let core = Arc::clone(&world.core);
-            let mut snapshot = core.snapshot_without_extents(&core.state());
-            while !core.collect(&mut snapshot, 1 + (seed as usize / 6) % 3) {
+            let mut snapshot = core.checkpoints.snapshots.without_extents(&core.log.state());
+            while !core.checkpoints.snapshots.collect(&mut snapshot, 1 + (seed as usize / 6) % 3) {
                 for _ in 0..world.random.below(4) {
                     world.act();
                 }
             }
             let committed = async move {
-                let mut superblock = core.superblock.lock().await;
-                core.commit(&mut superblock, snapshot, STATE_IN_USE).await
+                let mut superblock = core.checkpoints.superblock.lock().await;
+                core.checkpoints.commit(&mut superblock, snapshot, STATE_IN_USE).await
             };
             world.executor.block_on(committed).expect("nothing fails");
             for _ in 0..world.random.below(20) {
@@ -478,7 +360,7 @@ mod tests {
             }
             // Check also what the origin gets of it.
             let core = Arc::clone(&after.core);
-            after.executor.block_on(async move { core.destage_all(|_| {}).await }).expect("nothing fails");
+            after.executor.block_on(async move { core.destager.destage_all(|_| {}).await }).expect("nothing fails");
             assert!(origin.durable_bytes(0, bytes.len()) == bytes, "the origin, seed {seed}");
         }
     }
@@ -491,25 +373,28 @@ mod tests {
         let (log, origin) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(BLOCKS * BLOCK_BYTES, 2));
         let mut world = World::open(&log, &origin, ORDERED_SEED, true);
         let core = Arc::clone(&world.core);
-        assert!(core.keeps_order() && !core.is_staged());
+        assert!(core.settings.keeps_order() && !core.settings.is_staged());
         let write =
             |block: u64| Request::write(block * BLOCK_BYTES, Buffer::copy_of(&[1; BLOCK_BYTES as usize]), false);
         (0..3).for_each(|block| drop(world.submit(write(2 * block))));
-        let mut snapshot = core.collect_all();
+        let mut snapshot = core.checkpoints.snapshots.collect_all();
         assert_eq!(snapshot.extent_count, 3);
         let sending = Arc::clone(&core);
-        world.executor.block_on(async move { sending.destage(Goal::Background, false).await }).expect("nothing fails");
-        snapshot.destaged_sequence = core.state().destaged.sequence();
+        world
+            .executor
+            .block_on(async move { sending.destager.destage(Goal::Background, false).await })
+            .expect("nothing fails");
+        snapshot.destaged_sequence = core.log.state().destaged.sequence();
         world.submit(write(20));
         let committed = async move {
-            let mut superblock = core.superblock.lock().await;
-            core.commit(&mut superblock, snapshot, STATE_IN_USE).await
+            let mut superblock = core.checkpoints.superblock.lock().await;
+            core.checkpoints.commit(&mut superblock, snapshot, STATE_IN_USE).await
         };
         world.executor.block_on(committed).expect("nothing fails");
         let after = World::open(&log.after_power_loss(), &origin.after_power_loss(), ORDERED_SEED, false);
         assert_eq!(after.core.recovery.checkpoint_extents, 3, "it names them");
         let dirty: Vec<Sector> =
-            after.core.state().contents.owed_from(Sector::FIRST).map(|piece| piece.sector).collect();
+            after.core.log.state().contents.owed_from(Sector::FIRST).map(|piece| piece.sector).collect();
         assert_eq!(dirty, [Sector::at(20 * BLOCK_BYTES)], "what was written last is all that the origin lacks");
     }
 
@@ -520,7 +405,7 @@ mod tests {
         const VOLATILE_SEED: u64 = 3;
         let (log, origin) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(BLOCKS * BLOCK_BYTES, 2));
         let mut world = World::open(&log, &origin, VOLATILE_SEED, true);
-        assert!(world.core.is_staged());
+        assert!(world.core.settings.is_staged());
         let write = |world: &mut World, block: u64, count: u64, byte| {
             let bytes = vec![byte; (count * BLOCK_BYTES) as usize];
             world.submit(Request::write(block * BLOCK_BYTES, Buffer::copy_of(&bytes), false));
@@ -529,13 +414,13 @@ mod tests {
         world.flush();
         write(&mut world, 0, 1, 2);
         let core = Arc::clone(&world.core);
-        let mut snapshot = core.snapshot_without_extents(&core.state());
-        assert!(!core.collect(&mut snapshot, 1), "there is more");
+        let mut snapshot = core.checkpoints.snapshots.without_extents(&core.log.state());
+        assert!(!core.checkpoints.snapshots.collect(&mut snapshot, 1), "there is more");
         write(&mut world, 1, 1, 2);
-        while !core.collect(&mut snapshot, 1) {}
+        while !core.checkpoints.snapshots.collect(&mut snapshot, 1) {}
         let committed = async move {
-            let mut superblock = core.superblock.lock().await;
-            core.commit(&mut superblock, snapshot, STATE_IN_USE).await
+            let mut superblock = core.checkpoints.superblock.lock().await;
+            core.checkpoints.commit(&mut superblock, snapshot, STATE_IN_USE).await
         };
         world.executor.block_on(committed).expect("nothing fails");
         let mut after = World::open(&log.after_power_loss(), &origin.after_power_loss(), VOLATILE_SEED, false);
@@ -567,11 +452,11 @@ mod tests {
         let writing = core.submit(request);
         executor.spawn(async move { drop(writing.await) });
         executor.run_until_stalled();
-        let snapshot = core.snapshot();
+        let snapshot = core.checkpoints.snapshots.take();
         let core = Arc::clone(core);
         let committed = async move {
-            let mut superblock = core.superblock.lock().await;
-            core.commit(&mut superblock, snapshot, STATE_IN_USE).await
+            let mut superblock = core.checkpoints.superblock.lock().await;
+            core.checkpoints.commit(&mut superblock, snapshot, STATE_IN_USE).await
         };
         executor.block_on(committed).expect("nothing fails");
     }
@@ -590,7 +475,7 @@ mod tests {
         let torn = bytes.windows(BLOCK_BYTES as usize).position(|window| window == [22; BLOCK_BYTES as usize]);
         log.corrupt(torn.expect("it has landed since") as u64, &[0; 512]);
         let after = World::open(&log.after_power_loss(), &origin.after_power_loss(), 1, false);
-        let state = after.core.state();
+        let state = after.core.log.state();
         let last =
             state.contents.segments.by_age().map(|segment| state.contents.segments.get(segment).last_sequence).max();
         assert_eq!(last, Some(Sequence::FIRST));
@@ -603,9 +488,10 @@ mod tests {
         let (log, origin) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(BLOCKS * BLOCK_BYTES, 2));
         let mut world = World::open(&log, &origin, 0, true);
         let core = Arc::clone(&world.core);
-        core.give_up_log(&Error::new(ErrorKind::Media, "the log device failed"));
+        core.checkpoints.records.give_up(&Error::new(ErrorKind::Media, "the log device failed"));
         let before = log.writes_seen();
-        let error = world.executor.block_on(async move { core.checkpoint(STATE_IN_USE).await }).expect_err("it failed");
+        let error =
+            world.executor.block_on(async move { core.checkpoints.make(STATE_IN_USE).await }).expect_err("it failed");
         assert_eq!((error.kind(), log.writes_seen()), (ErrorKind::Media, before));
     }
 
@@ -620,11 +506,33 @@ mod tests {
             executor.block_on(core.submit(write(byte))).result.expect("nothing fails");
         }
         let sending = Arc::clone(&core);
-        executor.block_on(async move { sending.destage(Goal::Background, false).await }).expect("nothing fails");
-        let applied = core.state().contents.applied.segment;
+        executor
+            .block_on(async move { sending.destager.destage(Goal::Background, false).await })
+            .expect("nothing fails");
+        let applied = core.log.state().contents.applied.segment;
         commit_under_way(&mut executor, &core, write(3));
-        assert_eq!(core.state().contents.segments.get(applied).state, SegmentState::Valid, "it may be used again");
+        assert_eq!(core.log.state().contents.segments.get(applied).state, SegmentState::Valid, "it may be used again");
         let mut after = World::open(&log.after_power_loss(), &origin.after_power_loss(), 1, false);
         assert_eq!(after.bytes()[..14 * BLOCK_BYTES as usize], [3; 14 * BLOCK_BYTES as usize]);
+    }
+
+    /// Alone, without the levels and requests of a log.
+    #[test]
+    fn a_checkpoint_lets_clean_segments_be_used_again() {
+        let mut parts = Parts::new(|options| options.order = DestageOrder::Lba);
+        let (superblock, records) = (parts.superblock.clone(), Arc::new(parts.assembly.records()));
+        let checkpoints = Arc::new(parts.assembly.checkpoints(superblock, &records));
+        // Two of these fill a segment.
+        let pieces = [0, 1, 2, 3, 4].map(|index| parts.append(&records, 64 * index, 56, 1));
+        let log = Arc::clone(&parts.assembly.log);
+        for piece in &pieces[..4] {
+            log.state().contents.mark_clean(piece);
+        }
+        let before = log.state().contents.segments.reusable_count();
+        let making = Arc::clone(&checkpoints);
+        parts.executor.block_on(async move { making.make(STATE_IN_USE).await }).expect("nothing fails");
+        assert_eq!(log.state().contents.segments.reusable_count(), before + 2);
+        assert_eq!(log.state().checkpointed.tail_bytes(), 0);
+        assert_eq!(checkpoints.superblock.try_lock().expect("it is made").payload.checkpoint_sequence.get(), 1);
     }
 }

@@ -5,12 +5,17 @@
 //! the counts of dirty sectors of a segment, and of live ones of a slot, agree with the map.
 
 use base::clock::Instant;
+use base::range::ByteRange;
+use block::Error;
+use store::ConflictingChanges;
 
 use crate::layout::{Layout, LogPlace};
+use crate::limits::UNIT_BYTES;
 use crate::map::{ExtentMap, Piece};
 use crate::numbers::{Sector, SlotNumber};
 use crate::place::PlaceView;
 use crate::records::RecordCache;
+use crate::sectors::whole_sectors;
 use crate::segments::Segments;
 use crate::shadow::Shadow;
 use crate::stage::{Slot, Stage, stage_tag};
@@ -72,6 +77,35 @@ impl Contents {
         };
         map.remove(sector, sectors, &mut forget);
         shadow.remove(sector, sectors, forget);
+    }
+
+    /// Removes clean copies of `sectors` from `sector` on from the map.
+    pub(crate) fn forget_clean_in(&mut self, (sector, sectors): (Sector, u64)) {
+        let clean: Vec<Piece> = self.map.pieces(sector, sectors).filter(|piece| !piece.tag.is_dirty()).collect();
+        clean.iter().for_each(|piece| self.forget(piece.sector, piece.sectors));
+    }
+
+    /// Likewise, what is clean at the place of `copy`.
+    pub(crate) fn forget_clean_at(&mut self, copy: &Piece) {
+        let clean: Vec<Piece> = self.map.pieces_at(copy).filter(|found| !found.tag.is_dirty()).collect();
+        clean.iter().for_each(|found| self.forget(found.sector, found.sectors));
+    }
+
+    /// Refuses dirty data where other hosts changed the origin. A range counts in whole sectors; a
+    /// sector in two ranges counts twice.
+    ///
+    /// # Errors
+    /// [`ConflictingChanges`], as the source of `Unsupported`.
+    pub(crate) fn check_kept_changes(&self, ranges: &[ByteRange]) -> Result<(), Error> {
+        let sectors = ranges.iter().flat_map(|&range| {
+            let (first, sectors) = whole_sectors(range);
+            let pieces = self.map.pieces(first, sectors);
+            pieces.filter(|piece| piece.tag.is_dirty()).map(|piece| piece.sectors)
+        });
+        match sectors.sum::<u64>() * UNIT_BYTES {
+            0 => Ok(()),
+            bytes => Err(ConflictingChanges { bytes }.into()),
+        }
     }
 
     /// A piece that is still needed of a slot that touches these sectors.
@@ -242,7 +276,6 @@ mod tests {
     use store::Sequence;
 
     use super::*;
-    use crate::limits::UNIT_BYTES;
     use crate::numbers::SegmentNumber;
     use crate::nvram::VolatileRegion;
     use crate::options::FormatOptions;

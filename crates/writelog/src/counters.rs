@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::limits::{SIZE_CLASSES, UNIT_BYTES};
+use crate::options::DestageOrder;
 use crate::reads::ReadCounters;
 
 /// Counts of requests by size, shared by threads: up to 512 bytes, 1 KiB, ... 1 MiB, and more.
@@ -63,6 +64,15 @@ impl Counters {
         add(&self.absorbed_sectors, sectors);
     }
 
+    /// Counts sectors of the log that were written again before they were sent. In order `log` they
+    /// count only within one epoch: else they are sent all the same.
+    pub(crate) fn superseded_in(&self, order: DestageOrder, sectors: u64) {
+        if order != DestageOrder::Log {
+            self.superseded(sectors);
+        }
+    }
+
+    /// Counts sectors that are not sent, since they were written again.
     pub(crate) fn superseded(&self, sectors: u64) {
         add(&self.superseded_sectors, sectors);
     }

@@ -15,20 +15,24 @@
 //! block whose write still waits is answered with the old content: that write is not acknowledged
 //! yet. Changes of one submitter are admitted in their order.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use base::buffer::Buffer;
+use base::clock::Clock;
 use base::range::ByteRange;
-use block::range_lock::{Acquire, RangeGuard};
+use block::completion::Workers;
+use block::range_lock::{Acquire, RangeGuard, RangeLock};
 use block::{Completion, Response, Submitter};
 use futures_util::future::select;
 
-use crate::core::{Core, State};
+use crate::counters::Counters;
 use crate::limits::{QUEUE_BYTES_MAX, QUEUE_BYTES_WHEN_FULL, UNIT_BYTES};
 use crate::line::{ChangeBytes, SharedPlace, Waiting};
+use crate::log_state::{LogState, State};
 use crate::pace::log_cost;
+use crate::settings::Settings;
 
 /// A submitted change: admitted, or waiting for admission.
 pub(crate) enum Entrance {
@@ -46,12 +50,25 @@ enum Closed {
     For(Duration),
 }
 
-impl Core {
+/// Admits changes.
+pub(crate) struct Admission {
+    pub(crate) log: Arc<LogState>,
+    pub(crate) settings: Arc<Settings>,
+    /// The order of overlapping requests.
+    pub(crate) ranges: RangeLock,
+    pub(crate) workers: Workers,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) counters: Arc<Counters>,
+    /// Bytes of writes that were admitted and are not in the queue or the slots yet.
+    pub(crate) entering_bytes: AtomicU64,
+}
+
+impl Admission {
     /// Submits a change of `range` that writes `bytes`. If it may be admitted now, it takes its
     /// place among overlapping requests here.
     pub(crate) fn enter(self: &Arc<Self>, submitter: Submitter, range: ByteRange, bytes: u64) -> Entrance {
         let (entrance, is_first) = {
-            let state = &mut *self.state();
+            let state = &mut *self.log.state();
             let bytes_needed = self.bytes_needed(state, bytes);
             if state.line.waiting.is_empty() && self.closed(state, bytes_needed).is_none() {
                 return Entrance::Open(self.admit(state, range, bytes_needed));
@@ -64,17 +81,17 @@ impl Core {
         };
         self.counters.writes_slowed.fetch_add(1, Ordering::Relaxed);
         if is_first {
-            self.background.notify();
-            let core = Arc::clone(self);
-            self.workers.spawn(async move { core.serve_line().await });
+            self.log.background.notify();
+            let admission = Arc::clone(self);
+            self.workers.spawn(async move { admission.serve_line().await });
         }
         entrance
     }
 
     fn bytes_needed(&self, state: &State, bytes: u64) -> ChangeBytes {
         match &state.contents.stage {
-            Some(stage) if self.fits_stage(state, bytes) => {
-                let slots = bytes.div_ceil(stage.slot_sectors() * UNIT_BYTES) * self.layout.slot_bytes;
+            Some(stage) if state.fits_stage(&self.settings, bytes) => {
+                let slots = bytes.div_ceil(stage.slot_sectors() * UNIT_BYTES) * self.log.layout.slot_bytes;
                 ChangeBytes { data: bytes, log: 0, slots }
             }
             _ => ChangeBytes { data: bytes, log: log_cost(bytes), slots: 0 },
@@ -84,12 +101,12 @@ impl Core {
     /// Admits waiting changes as they may be. Ends when none waits.
     async fn serve_line(self: Arc<Self>) {
         loop {
-            let count = self.changed.count();
+            let count = self.log.changed.count();
             match self.admit_due() {
                 None => return,
-                Some(Closed::UntilChanged) => self.changed.changed_since(count).await,
+                Some(Closed::UntilChanged) => self.log.changed.changed_since(count).await,
                 Some(Closed::For(time)) => {
-                    drop(select(self.clock.sleep(time), self.changed.changed_since(count)).await)
+                    drop(select(self.clock.sleep(time), self.log.changed.changed_since(count)).await)
                 }
             }
         }
@@ -100,7 +117,7 @@ impl Core {
     fn admit_due(&self) -> Option<Closed> {
         let mut entered = Vec::new();
         let closed = {
-            let state = &mut *self.state();
+            let state = &mut *self.log.state();
             loop {
                 let Some(Waiting { bytes_needed, .. }) = state.line.waiting.peek() else {
                     state.line.is_served = false;
@@ -120,7 +137,7 @@ impl Core {
         entered.into_iter().for_each(|turn| turn.complete(Response::done(Buffer::empty())));
         if is_over {
             // A close waits until none waits.
-            self.changed.notify();
+            self.log.changed.notify();
         }
         closed
     }
@@ -160,32 +177,23 @@ impl Core {
 
     /// Free bytes of the log, without those for queued entries.
     fn free_bytes(&self, state: &State) -> u64 {
-        state.free_bytes(&self.layout).saturating_sub(state.appender.queue_bytes())
+        state.free_bytes().saturating_sub(state.appender.queue_bytes())
     }
 
     /// Free bytes of slots, without those for admitted writes.
     fn free_slot_bytes(&self, state: &State) -> u64 {
         let free_count = state.contents.stage.as_ref().map_or(0, |stage| stage.slot_count() - stage.used_count());
-        (free_count as u64 * self.layout.slot_bytes).saturating_sub(self.entering_bytes.load(Ordering::Relaxed))
-    }
-
-    /// Waits until no request is under way, and keeps new ones out until the guards are dropped.
-    /// Changes that wait for admission go on waiting: while clients write more than the log takes
-    /// in there always are some.
-    pub(crate) async fn exclude_requests(&self) -> (RangeGuard, RangeGuard) {
-        let everything = ByteRange { offset: 0, length: u64::MAX };
-        let requests = self.ranges.exclusive(everything).await;
-        (requests, self.below.exclusive(everything).await)
+        (free_count as u64 * self.log.layout.slot_bytes).saturating_sub(self.entering_bytes.load(Ordering::Relaxed))
     }
 
     /// Waits until no change waits for admission. The caller keeps new ones out.
     pub(crate) async fn line_emptied(&self) {
         loop {
-            let count = self.changed.count();
-            if self.state().line.waiting.is_empty() {
+            let count = self.log.changed.count();
+            if self.log.state().line.waiting.is_empty() {
                 return;
             }
-            self.changed.changed_since(count).await;
+            self.log.changed.changed_since(count).await;
         }
     }
 }
@@ -193,7 +201,7 @@ impl Core {
 impl Entrance {
     /// Waits for its turn, and then for overlapping requests before it. `bytes` is the same as in
     /// `enter`.
-    pub(crate) async fn pass(self, core: &Core, bytes: u64) -> RangeGuard {
+    pub(crate) async fn pass(self, admission: &Admission, bytes: u64) -> RangeGuard {
         let place = match self {
             Self::Open(place) => place,
             Self::Later { turn, place } => {
@@ -203,7 +211,34 @@ impl Entrance {
             }
         };
         let guard = place.await;
-        core.entering_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        admission.entering_bytes.fetch_sub(bytes, Ordering::Relaxed);
         guard
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::tests::Parts;
+
+    const RANGE: ByteRange = ByteRange { offset: 0, length: 4096 };
+
+    #[test]
+    fn a_change_waits_while_too_much_is_on_its_way_into_records() {
+        let mut parts = Parts::new(|_| {});
+        let admission = Arc::new(parts.assembly.admission());
+        let first = admission.enter(Submitter::default(), RANGE, QUEUE_BYTES_MAX + 1);
+        assert!(matches!(first, Entrance::Open(_)));
+        let mut second = Box::pin(admission.enter(Submitter::default(), RANGE, 4096).pass(&admission, 4096));
+        parts.executor.run_until_stalled();
+        assert!(second.as_mut().now_or_never().is_none(), "the first is not in the queue yet");
+        let guard = first.pass(&admission, QUEUE_BYTES_MAX + 1).now_or_never();
+        admission.log.changed.notify();
+        parts.executor.run_until_stalled();
+        assert!(second.as_mut().now_or_never().is_none(), "it has its place behind the first");
+        drop(guard);
+        assert!(second.now_or_never().is_some());
     }
 }

@@ -6,30 +6,37 @@
 
 use std::sync::Arc;
 
-use base::buffer::Buffer;
-use block::{Error, Response};
+use block::Error;
 
-use crate::core::Core;
+use crate::failure_note::FailureNotes;
+use crate::level1::SlotMover;
+use crate::level2::Destager;
+use crate::log_state::LogState;
 use crate::options::Durability;
 
-pub(crate) async fn flush(core: Arc<Core>) -> Response {
-    Response { result: core.flush().await, buffer: Buffer::empty(), extents: Vec::new() }
+/// Makes durable what was acknowledged.
+pub(crate) struct Flusher {
+    pub(crate) log: Arc<LogState>,
+    pub(crate) durability: Durability,
+    pub(crate) mover: Arc<SlotMover>,
+    pub(crate) destager: Arc<Destager>,
+    pub(crate) notes: Arc<FailureNotes>,
 }
 
-impl Core {
-    pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), Error> {
-        if self.options.durability != Durability::UnsafeVolatile {
+impl Flusher {
+    pub(crate) async fn flush(&self) -> Result<(), Error> {
+        if self.durability != Durability::UnsafeVolatile {
             return Ok(());
         }
-        let is_empty = self.state().contents.stage.as_ref().is_none_or(|stage| stage.is_empty());
+        let is_empty = self.log.state().contents.stage.as_ref().is_none_or(|stage| stage.is_empty());
         if !is_empty {
-            match self.move_round(1.0).await {
+            match self.mover.move_round(1.0).await {
                 // Slots in RAM that no log takes go to the origin.
-                Err(_) if self.has_failed() => self.destage_all(|_| {}).await?,
+                Err(_) if self.log.has_failed() => self.destager.destage_all(|_| {}).await?,
                 result => result?,
             }
         }
         // Data in the log below slots that went to the origin does not count any more.
-        if self.has_failed() { self.keep_failure_note().await } else { Ok(()) }
+        if self.log.has_failed() { self.notes.keep().await } else { Ok(()) }
     }
 }

@@ -118,9 +118,14 @@ impl Layout {
         self.checkpoint_offset + u64::from(slot & 1) * self.checkpoint_bytes
     }
 
+    /// Bytes of all segments.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        u64::from(self.segment_count) * self.segment_bytes
+    }
+
     /// Most extents that a checkpoint holds.
     pub fn extents_max(&self) -> usize {
-        (u64::from(self.segment_count) * self.segment_bytes / CHECKPOINT_BYTES_PER_EXTENT) as usize
+        (self.log_bytes() / CHECKPOINT_BYTES_PER_EXTENT) as usize
     }
 
     /// All segments, in their order on the device.

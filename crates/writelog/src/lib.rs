@@ -14,21 +14,26 @@
 //! | `verify` | whether dirty data is as it was written |
 //! | [`mod@format`], [`layout`] | the bytes on the log device, and where they lie |
 //! | [`nvram`] | persistent memory as the log sees it |
-//! | `core` | the parts that all operations share: locks, state |
-//! | `dispatch` | requests to the code that carries them out |
+//! | `core`, `assemble` | the parts of one open log; how they are made |
+//! | `dispatch` | requests to the parts that carry them out |
 //! | `write`, `read`, `flush`, `extents` | one operation each |
+//! | `past_log` | writes past a log that failed |
+//! | `log_state`, `settings`, `activity` | what the log knows, behind one mutex; options of both levels; whether requests come |
 //! | `contents` | the map, with the segments and slots that depend on it |
 //! | `map`, `place`, [`mod@unit`] | the extents of the log; their places; units of 512 bytes |
 //! | [`numbers`], `sorted`, `sectors` | numbers of sectors, segments, slots; extents in few bytes; ranges in sectors |
 //! | `segments`, `stage`, `shadow`, `records` | segments; slots; the log below volatile slots; cached records |
-//! | `entry`, `appender`, `append` | entries that wait for a record; the records under way; sending them |
+//! | `entry`, `appender`, `append` | entries that wait for a record; the records under way; the part that sends them |
 //! | `level1`, `batch`, `selection` | from slots to the log; the pieces sent at once; their choice |
 //! | `epoch`, `next_epoch`, `destaged` | epochs; the choice of the next one; how far the origin has the log |
-//! | `runs`, `level2`, `lost` | the writes of a batch; from the log to the origin; data that cannot be read |
+//! | `runs`, `batch_writer` | the writes of a batch; the part that sends them |
+//! | `need`, `level2`, `lost` | whether a batch is due; from the log to the origin; data that cannot be read |
 //! | `images`, `found`, `pins`, `loaded` | bytes of the log in RAM; records in them; pinned and loaded segments |
+//! | `used_buffers` | buffers that are used again |
 //! | `places`, `sums`, `salvage` | pieces read by their places; checksums of entries; unreadable segments |
 //! | `line`, `entrance`, `pace`, `room` | waiting changes; their admission; its pace; room for records |
-//! | `checkpoint`, `checkpointed`, `checkpoint_bytes`, `recovery`, `open` | the life of a log |
+//! | `snapshot`, `checkpoint_bytes` | what a checkpoint stores; its bytes |
+//! | `checkpoint`, `checkpointed`, `recovery`, `open` | the life of a log |
 //! | `failure`, `failure_note` | whether its device failed; how that is noted |
 //! | `origin`, `events` | the origin; its events |
 //! | `counters`, `report` | the counters; the status |
@@ -52,9 +57,12 @@ pub mod status;
 pub mod unit;
 pub mod write_log;
 
+mod activity;
 mod append;
 mod appender;
+mod assemble;
 mod batch;
+mod batch_writer;
 mod checkpoint;
 mod checkpoint_bytes;
 mod checkpointed;
@@ -77,12 +85,15 @@ mod level1;
 mod level2;
 mod line;
 mod loaded;
+mod log_state;
 mod lost;
 mod map;
+mod need;
 mod next_epoch;
 mod open;
 mod origin;
 mod pace;
+mod past_log;
 mod pins;
 mod place;
 mod places;
@@ -96,11 +107,16 @@ mod salvage;
 mod sectors;
 mod segments;
 mod selection;
+mod settings;
 mod shadow;
+mod snapshot;
 mod sorted;
 mod stage;
 mod sums;
 mod tag;
+#[cfg(test)]
+mod tests;
+mod used_buffers;
 mod verify;
 mod write;
 

@@ -5,45 +5,29 @@
 //! [`WriteLog::run`](crate::WriteLog::run) is polled. A close waits for all requests, empties the
 //! slots, destages unless it is to keep dirty data, and marks the log *closed*.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use base::buffer::{Buffer, BufferPool};
+use base::buffer::Buffer;
 use base::range::ByteRange;
-use base::signal::Signal;
-use block::completion::Workers;
 use block::device::DeviceExt;
-use block::range_lock::RangeLock;
-use block::{Device, Error, ErrorKind, EventHub, SharedDevice};
-use store::{Binding, ConflictingChanges, Life, LogPosition, Sequence, Superblock, superblock};
+use block::{Device, Error, ErrorKind, SharedDevice};
+use store::{Binding, LogPosition, Sequence, Superblock, superblock};
 use uuid::Uuid;
 use zerocopy::little_endian::U64;
 
-use crate::appender::Appender;
-use crate::checkpointed::Checkpointed;
-use crate::contents::Contents;
-use crate::core::{Core, State};
-use crate::counters::Counters;
-use crate::destaged::Destaged;
-use crate::failure::Failure;
+use crate::assemble::assemble;
+use crate::core::Core;
 use crate::format::{KIND, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE};
-use crate::layout::{Layout, LogPlace};
+use crate::layout::Layout;
 use crate::level2::DestageProgress;
-use crate::limits::{DATA_IO_BYTES, LOGICAL_BLOCK_BYTES_MAX, LUMPS_OF_SLOTS, POOLED_BYTES_MORE, UNIT_BYTES};
-use crate::line::Line;
-use crate::map::Piece;
+use crate::limits::{DATA_IO_BYTES, LOGICAL_BLOCK_BYTES_MAX, UNIT_BYTES};
 use crate::numbers::Sector;
 use crate::nvram::{PersistentRegion, VolatileRegion};
 use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
 use crate::origin::Origin;
-use crate::pace::Pace;
-use crate::records::RecordCache;
 use crate::recovery::{Recovered, recover};
-use crate::room::Room;
 use crate::sectors::whole_sectors;
-use crate::shadow::Shadow;
-use crate::stage::{Stage, stage_tag};
-use crate::sums::Sums;
+use crate::stage::Stage;
 
 pub(crate) async fn format(
     log_device: &SharedDevice,
@@ -137,22 +121,23 @@ pub(crate) async fn open(
     let was_ordered = superblock.payload.order == DestageOrder::Log.code();
     let destaged_sequence = superblock.payload.destaged_sequence.into();
     let origin = Origin::new(origin, binding_now.identity, origin_events);
+    let kept_changes = options.kept_changes.clone();
     let core = assemble(log_device, origin, options, superblock, layout, recovered, stage);
-    core.check_kept_changes(&core.options.kept_changes)?;
-    if core.keeps_order() {
+    core.log.state().contents.check_kept_changes(&kept_changes)?;
+    if core.settings.keeps_order() {
         if was_ordered {
-            core.state().destaged.begin_at(destaged_sequence);
-            core.forget_destaged().await;
-            core.begin_with_found().await;
+            core.log.state().destaged.begin_at(destaged_sequence);
+            core.epochs.forget_destaged().await;
+            core.epochs.begin_with_found().await;
         } else {
-            core.begin_with_leftovers().await;
+            core.epochs.begin_with_leftovers().await;
         }
     }
     // Writes that the origin acknowledged before the log was attached may still be in its volatile
     // cache, and a client's flush of the log does not reach the origin. Before the checkpoint, so
     // that after a failure of this flush the next open flushes again.
     core.origin.device().flush().await?;
-    core.checkpoint(STATE_IN_USE).await?;
+    core.checkpoints.make(STATE_IN_USE).await?;
     Ok(core)
 }
 
@@ -200,7 +185,7 @@ fn open_stage(
         }
         (None, Durability::UnsafeVolatile) => Arc::new(VolatileRegion::new(options.volatile_bytes)),
     };
-    let log_bytes = u64::from(layout.segment_count) * layout.segment_bytes;
+    let log_bytes = layout.log_bytes();
     if keeps_order && 2 * region.size_bytes() as u64 > log_bytes {
         let context = format!(
             "a log of {log_bytes} bytes is too small for {} bytes of slots: destage order log needs twice as much",
@@ -211,115 +196,7 @@ fn open_stage(
     Stage::open(region, superblock.uuid(), layout.slot_bytes, keeps_order, is_needed, options.clock.now()).map(Some)
 }
 
-fn assemble(
-    log_device: SharedDevice,
-    origin: Origin,
-    options: OpenOptions,
-    superblock: Superblock<ParametersRaw>,
-    layout: Layout,
-    recovered: Recovered,
-    stage: Option<Stage>,
-) -> Arc<Core> {
-    let epoch = recovered.start.position.epoch + 1;
-    let position = LogPosition { epoch, ..recovered.start.position };
-    let start = LogPlace { position, ..recovered.start };
-    let mut report = recovered.report;
-    let log_bytes = u64::from(layout.segment_count) * layout.segment_bytes;
-    let record_cache_bytes = options.record_cache_bytes.min(usize::try_from(log_bytes).unwrap_or(usize::MAX));
-    let slots_bytes = stage.as_ref().map_or(0, Stage::size_bytes);
-    let has_zeroes = recovered.map.dirty_from(Sector::FIRST).any(|piece| piece.is_zero());
-    let mut state = State {
-        contents: Contents {
-            layout,
-            map: recovered.map,
-            shadow: Shadow::new(options.durability == Durability::UnsafeVolatile),
-            segments: recovered.segments,
-            stage: None,
-            records: RecordCache::new(record_cache_bytes),
-            sums: Sums::new(layout.segment_count, options.order == DestageOrder::Lba),
-            applied: start,
-            zeroes_since: has_zeroes.then(|| options.clock.now()),
-        },
-        appender: Appender::new(&start),
-        destaged: Destaged::new(start.position.sequence.before()),
-        releasable_count: 0,
-        line: Line::new(),
-        pace: Pace::new(options.level2.pause_max, options.level2.reserve_bytes(log_bytes), 0),
-        slot_pace: Pace::new(
-            options.level2.pause_max,
-            options.level1.reserve_bytes(slots_bytes),
-            slots_bytes / LUMPS_OF_SLOTS,
-        ),
-        checkpointed: Checkpointed::none(options.clock.now()),
-        room: Room::default(),
-        is_gated: false,
-        lba_cursor: Sector::FIRST,
-        failure: Failure::none(),
-        destage_failure: None,
-    };
-    if let Some(stage) = stage {
-        let found: Vec<Piece> = stage
-            .slots_by_age()
-            .map(|(_, place, slot)| Piece {
-                sector: slot.sector,
-                sectors: u64::from(slot.sectors),
-                place,
-                tag: stage_tag(),
-            })
-            .collect();
-        state.contents.stage = Some(stage);
-        for piece in found {
-            report.nvram_bytes += piece.sectors * UNIT_BYTES;
-            state.contents.index(piece);
-        }
-        report.dirty_bytes = state.contents.map.dirty_sectors() * UNIT_BYTES;
-    }
-    let buffer_bytes = record_cache_bytes + options.level2.batch_bytes as usize + POOLED_BYTES_MORE;
-    Arc::new(Core {
-        uuid: superblock.uuid(),
-        layout,
-        clock: Arc::clone(&options.clock),
-        level2: Mutex::new(options.level2),
-        options,
-        ranges: RangeLock::new(),
-        below: RangeLock::new(),
-        destaging: futures_util::lock::Mutex::new(None),
-        moving: futures_util::lock::Mutex::new(()),
-        checking: futures_util::lock::Mutex::new(()),
-        superblock: futures_util::lock::Mutex::new(superblock),
-        workers: Workers::new(),
-        buffers: BufferPool::new(buffer_bytes),
-        changed: Signal::new(),
-        background: Signal::new(),
-        events: EventHub::new(),
-        counters: Counters::default(),
-        recovery: report,
-        life: Life::new("the write log"),
-        request_count: AtomicU64::new(0),
-        entering_bytes: AtomicU64::new(0),
-        last_request_ns: AtomicU64::new(0),
-        state: Mutex::new(state),
-        log_device,
-        origin,
-    })
-}
-
 impl Core {
-    /// Refuses dirty data where other hosts changed the origin. A range counts in whole sectors; a
-    /// sector in two ranges counts twice.
-    pub(crate) fn check_kept_changes(&self, ranges: &[ByteRange]) -> Result<(), Error> {
-        let state = self.state();
-        let sectors = ranges.iter().flat_map(|&range| {
-            let (first, sectors) = whole_sectors(range);
-            let pieces = state.contents.map.pieces(first, sectors);
-            pieces.filter(|piece| piece.tag.is_dirty()).map(|piece| piece.sectors)
-        });
-        match sectors.sum::<u64>() * UNIT_BYTES {
-            0 => Ok(()),
-            bytes => Err(ConflictingChanges { bytes }.into()),
-        }
-    }
-
     /// Forgets clean data that others changed: see
     /// [`WriteLog::invalidate`](crate::WriteLog::invalidate).
     pub(crate) async fn invalidate(self: &Arc<Self>, ranges: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
@@ -328,12 +205,12 @@ impl Core {
             return Err(self.life.closed());
         }
         if !is_overwritten {
-            self.check_kept_changes(ranges)?;
+            self.log.state().contents.check_kept_changes(ranges)?;
         }
-        ranges.iter().for_each(|&range| self.forget_clean_in(whole_sectors(range)));
+        ranges.iter().for_each(|&range| self.log.state().contents.forget_clean_in(whole_sectors(range)));
         // Without this checkpoint a crash would replay data destaged since the last one, and send
         // it again, over the data of other hosts.
-        self.checkpoint(STATE_IN_USE).await
+        self.checkpoints.make(STATE_IN_USE).await
     }
 
     /// Destages or keeps dirty data, and closes: see [`WriteLog::close`](crate::WriteLog::close).
@@ -347,7 +224,7 @@ impl Core {
             // Another is closing it, or has.
             return self.stop_and_end().await;
         }
-        self.line_emptied().await;
+        self.admission.line_emptied().await;
         drop(self.exclude_requests().await);
         if let Err(error) = self.prepare_close(keep_dirty, progress).await {
             // Nothing is lost: the log goes on, and can be closed with `keep_dirty`.
@@ -361,14 +238,13 @@ impl Core {
     async fn stop_and_end(self: &Arc<Self>) -> Result<(), Error> {
         let closing = async {
             self.life.stop();
-            self.changed.notify();
-            self.background.notify();
-            drop(self.destaging.lock().await);
-            let is_clean = self.state().contents.map.dirty_sectors() == 0;
-            let result = match self.failure() {
+            self.log.wake_all();
+            drop(self.epochs.destaging.lock().await);
+            let is_clean = self.log.state().contents.map.dirty_sectors() == 0;
+            let result = match self.log.failure() {
                 Some(error) if !is_clean => Err(error),
                 // Clean in spite of a failure: if the device takes a checkpoint of nothing, the next open begins anew.
-                _ => self.checkpoint(STATE_CLOSED).await,
+                _ => self.checkpoints.make(STATE_CLOSED).await,
             };
             self.workers.stop();
             result
@@ -382,14 +258,14 @@ impl Core {
         mut progress: impl FnMut(DestageProgress),
     ) -> Result<(), Error> {
         match keep_dirty {
-            false => match self.destage_all(&mut progress).await {
+            false => match self.destager.destage_all(&mut progress).await {
                 // The error may concern an earlier write, and the origin reports it only once, so
                 // try again. Lost data stays lost.
-                Err(_) if self.lost_bytes_now() == 0 => self.destage_all(progress).await,
+                Err(_) if self.lost.bytes_now() == 0 => self.destager.destage_all(progress).await,
                 destaged => destaged,
             },
-            true if self.has_failed() => Ok(()),
-            true => self.move_round(1.0).await,
+            true if self.log.has_failed() => Ok(()),
+            true => self.mover.move_round(1.0).await,
         }
     }
 }
@@ -408,6 +284,7 @@ pub(crate) async fn look(
 #[cfg(test)]
 mod tests {
     use base::executor::{Executor, block_on};
+    use block::completion::Workers;
     use block::layer::stats::StatsLayer;
     use block::memory::MemoryDevice;
     use block::{Identity, OperationKind};

@@ -178,6 +178,11 @@ impl Level2 {
     pub(crate) fn reserve_bytes(&self, log_bytes: u64) -> u64 {
         (log_bytes as f64 * (1.0 - self.share_slow)) as u64
     }
+
+    /// An age of data, as a share of the largest.
+    pub(crate) fn share_of_age(&self, age: Duration) -> f64 {
+        age.as_secs_f64() / self.age_max.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
 }
 
 /// Chosen at each open.

@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use crate::core::Core;
+use crate::append::RecordSender;
 use crate::numbers::SegmentNumber;
 use crate::segments::Segments;
 
 /// Pinned segments, which are not used again. Dropping it unpins them.
 pub(crate) struct Pins {
-    core: Arc<Core>,
+    /// It may wait for one of them.
+    records: Arc<RecordSender>,
     segments: Vec<SegmentNumber>,
 }
 
 impl Pins {
-    pub(crate) fn none(core: &Arc<Core>) -> Self {
-        Self { core: Arc::clone(core), segments: Vec::new() }
+    pub(crate) fn none(records: &Arc<RecordSender>) -> Self {
+        Self { records: Arc::clone(records), segments: Vec::new() }
     }
 
     /// Pins one more segment. `segments` is the locked state of the same log.
@@ -30,12 +31,12 @@ impl Drop for Pins {
             return;
         }
         let is_room_wanted = {
-            let state = &mut *self.core.state();
+            let state = &mut *self.records.log.state();
             self.segments.iter().for_each(|&segment| state.contents.segments.unpin(segment));
             state.room.is_wanted()
         };
         if is_room_wanted {
-            self.core.start_records();
+            self.records.start();
         }
     }
 }

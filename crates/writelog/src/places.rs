@@ -16,13 +16,14 @@ use std::sync::Arc;
 use base::buffer::Buffer;
 use base::checksum::crc32c;
 use block::device::DeviceExt;
-use block::{Error, ErrorKind};
+use block::{Error, ErrorKind, SharedDevice};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::core::Core;
 use crate::images::Images;
 use crate::limits::{LOG_READ_BYTES, READ_GAP_BYTES_MAX, UNIT_BYTES};
-use crate::loaded::{Loaded, damaged_records};
+use crate::loaded::{Loaded, SegmentLoader, damaged_records};
+use crate::log_state::LogState;
+use crate::lost::LostData;
 use crate::map::Piece;
 use crate::numbers::SegmentNumber;
 use crate::salvage::read_after_all;
@@ -54,10 +55,18 @@ struct Sorted {
     unknown: Vec<Piece>,
 }
 
-impl Core {
+/// Reads pieces of the log by their places.
+pub(crate) struct PlaceReader {
+    pub(crate) log: Arc<LogState>,
+    pub(crate) log_device: SharedDevice,
+    pub(crate) loader: Arc<SegmentLoader>,
+    pub(crate) lost: Arc<LostData>,
+}
+
+impl PlaceReader {
     /// The bytes of these pieces, as far as RAM has them, or the log device returns them as they
     /// were written.
-    pub(crate) async fn read_places(self: &Arc<Self>, pieces: &[Piece]) -> Images {
+    pub(crate) async fn read(&self, pieces: &[Piece]) -> Images {
         let mut images = Images::default();
         let sorted = self.sort(pieces, &mut images);
         self.learn_segments(&sorted.unknown, &mut images).await;
@@ -66,7 +75,7 @@ impl Core {
         let mut near: VecDeque<Near> = groups(wanted).into();
         let mut reads = FuturesUnordered::new();
         loop {
-            while reads.len() < self.log_reads_in_flight()
+            while reads.len() < self.loader.reads_in_flight()
                 && let Some(group) = near.pop_front()
             {
                 reads.push(self.read_near(group));
@@ -87,14 +96,14 @@ impl Core {
     /// Copies the pieces that are in RAM, and sorts the rest by how they are read.
     fn sort(&self, pieces: &[Piece], images: &mut Images) -> Sorted {
         let mut sorted = Sorted::default();
-        let state = self.state();
+        let state = self.log.state();
         for &piece in pieces.iter().filter(|piece| piece.is_in_segment()) {
             if let Some((unit, record)) = state.contents.records.record_of(piece.unit(), length_of(&piece)) {
                 images.insert(unit, record);
                 continue;
             }
-            let segment = self.layout.segment_of(piece.unit());
-            let first = self.layout.unit(segment, 0);
+            let segment = self.log.layout.segment_of(piece.unit());
+            let first = self.log.layout.unit(segment, 0);
             match state.contents.sums.entries(segment, first, piece.unit(), piece.sectors) {
                 Some(entries) => sorted.wanted.push(Wanted { piece, entries }),
                 None => sorted.unknown.push(piece),
@@ -104,15 +113,15 @@ impl Core {
     }
 
     /// Reads the segments of these pieces as a whole, and learns their checksums.
-    async fn learn_segments(self: &Arc<Self>, pieces: &[Piece], images: &mut Images) {
+    async fn learn_segments(&self, pieces: &[Piece], images: &mut Images) {
         let segments: BTreeSet<SegmentNumber> =
-            pieces.iter().map(|piece| self.layout.segment_of(piece.unit())).collect();
-        let mut loading = self.load_in_order(segments.into_iter().collect());
+            pieces.iter().map(|piece| self.log.layout.segment_of(piece.unit())).collect();
+        let mut loading = self.loader.load_in_order(segments.into_iter().collect());
         while let Some((segment, loaded)) = loading.next().await {
             let here: Vec<&Piece> =
-                pieces.iter().filter(|piece| self.layout.segment_of(piece.unit()) == segment).collect();
+                pieces.iter().filter(|piece| self.log.layout.segment_of(piece.unit()) == segment).collect();
             let missing = here.iter().flat_map(|piece| loaded.missing_of(piece)).collect::<Vec<Piece>>();
-            missing.iter().for_each(|piece| self.lose(piece, &damaged_records(segment)));
+            missing.iter().for_each(|piece| self.lost.lose(piece, &damaged_records(segment)));
             self.learn(segment, &loaded);
             for piece in here {
                 if let Some(bytes) = loaded.images.get(piece.unit(), length_of(piece)) {
@@ -126,13 +135,13 @@ impl Core {
         if !loaded.is_all {
             return;
         }
-        let first = self.layout.unit(segment, 0);
-        self.state().contents.sums.learn(segment, first, &loaded.images, &loaded.records);
+        let first = self.log.layout.unit(segment, 0);
+        self.log.state().contents.sums.learn(segment, first, &loaded.images, &loaded.records);
     }
 
     async fn read_near(&self, group: Near) -> (Near, Result<Buffer, Error>) {
         let length = (group.end - group.start) * UNIT_BYTES;
-        let bytes = self.log_device.read(self.layout.offset_of(group.start), Buffer::zeroed(length as usize)).await;
+        let bytes = self.log_device.read(self.log.layout.offset_of(group.start), Buffer::zeroed(length as usize)).await;
         (group, bytes)
     }
 
@@ -142,7 +151,7 @@ impl Core {
         let mut bytes = Buffer::zeroed(((group.end - group.start) * UNIT_BYTES) as usize);
         for entry in group.wanted.iter().flat_map(|wanted| &wanted.entries) {
             let (at, length) = ((entry.unit - group.start) * UNIT_BYTES, entry.sectors * UNIT_BYTES);
-            let offset = self.layout.offset_of(entry.unit);
+            let offset = self.log.layout.offset_of(entry.unit);
             if let Some(read) = read_after_all(&self.log_device, offset, length as usize).await {
                 bytes[at as usize..(at + length) as usize].copy_from_slice(&read);
             }
@@ -178,9 +187,9 @@ impl Core {
                     whole = Some(Piece { sectors, ..whole.unwrap_or(part) });
                 } else {
                     take(whole.take());
-                    let segment = self.layout.segment_of(part.unit());
+                    let segment = self.log.layout.segment_of(part.unit());
                     let context = format!("bytes in segment {segment} of the log are not as they were written");
-                    self.lose(&part, &Error::new(ErrorKind::Corrupt, context));
+                    self.lost.lose(&part, &Error::new(ErrorKind::Corrupt, context));
                 }
             }
             take(whole);
@@ -240,4 +249,34 @@ fn groups(wanted: Vec<Wanted>) -> Vec<Near> {
         }
     }
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::numbers::Sector;
+    use crate::options::DestageOrder;
+    use crate::tests::Parts;
+
+    #[test]
+    fn what_is_not_as_it_was_written_is_lost_and_not_read() {
+        let mut parts = Parts::new(|options| options.order = DestageOrder::Lba);
+        let (records, loader) = (Arc::new(parts.assembly.records()), Arc::new(parts.assembly.loader()));
+        let places = Arc::new(parts.assembly.places(&loader));
+        let pieces = [1, 2].map(|byte| parts.append(&records, 8 * u64::from(byte), 4, byte));
+        parts.device.corrupt(places.log.layout.offset_of(pieces[0].unit()), &[9; 512]);
+        let reading = Arc::clone(&places);
+        let images = parts.executor.block_on(async move { reading.read(&pieces).await });
+        assert_eq!(images.get(pieces[0].unit(), 4 * 512), None);
+        assert_eq!(images.get(pieces[1].unit(), 4 * 512), Some(&[2; 4 * 512][..]));
+        let state = places.log.state();
+        let lost: Vec<Sector> = state
+            .contents
+            .map
+            .dirty_from(Sector::FIRST)
+            .filter(|piece| piece.tag.is_lost())
+            .map(|piece| piece.sector)
+            .collect();
+        assert_eq!(lost, [pieces[0].sector]);
+    }
 }

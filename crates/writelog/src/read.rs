@@ -24,35 +24,41 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::buffer::Buffer;
+use base::clock::Clock;
 use base::range::ByteRange;
 use block::device::DeviceExt;
-use block::range_lock::{Acquire, RangeGuard};
-use block::{Error, ErrorKind, Response};
+use block::range_lock::{Acquire, RangeGuard, RangeLock};
+use block::{Error, ErrorKind, Response, SharedDevice};
 use futures_util::future::{join, join_all};
+use futures_util::lock::Mutex;
 
-use crate::core::{Core, State};
+use crate::append::RecordSender;
+use crate::counters::Counters;
 use crate::limits::{READ_GAP_BYTES_MAX, UNIT_BYTES};
+use crate::loaded::SegmentLoader;
+use crate::log_state::{LogState, State};
 use crate::map::Piece;
 use crate::numbers::{Sector, SegmentNumber};
+use crate::origin::Origin;
 use crate::pins::Pins;
 use crate::place::PlaceView;
 use crate::reads::FoundSectors;
 use crate::sectors::{range_of, sectors_of, whole_blocks};
 
-pub(crate) async fn read(core: Arc<Core>, range: ByteRange, buffer: Buffer, place: Acquire) -> Response {
-    let came_at = core.clock.now();
-    let guard = place.await;
-    if range.is_empty() {
-        return Response::done(buffer);
-    }
-    core.wait_for_gate().await;
-    match core.read(range, buffer, guard).await {
-        Ok((buffer, found)) => {
-            core.counters.reads.add(found, core.clock.now().since(came_at));
-            Response::done(buffer)
-        }
-        Err(error) => Response::failed(error, Buffer::empty()),
-    }
+/// Answers reads.
+pub(crate) struct Reader {
+    pub(crate) log: Arc<LogState>,
+    pub(crate) log_device: SharedDevice,
+    pub(crate) origin: Arc<Origin>,
+    pub(crate) loader: Arc<SegmentLoader>,
+    /// Wait for segments that a read has pinned.
+    pub(crate) records: Arc<RecordSender>,
+    /// Keeps what a read finds on the origin as it was when it began.
+    pub(crate) below: RangeLock,
+    /// Held while a segment that was found when the log was opened is checked: one at a time is in RAM.
+    pub(crate) checking: Mutex<()>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) clock: Arc<dyn Clock>,
 }
 
 /// The parts of a read that are not in RAM.
@@ -71,21 +77,38 @@ struct Below {
     runs: Vec<ByteRange>,
 }
 
-impl Core {
+impl Reader {
+    /// Reads a range once it has its place among overlapping requests.
+    pub(crate) async fn read(self: Arc<Self>, range: ByteRange, buffer: Buffer, place: Acquire) -> Response {
+        let came_at = self.clock.now();
+        let guard = place.await;
+        if range.is_empty() {
+            return Response::done(buffer);
+        }
+        self.wait_for_gate().await;
+        match self.read_from_all(range, buffer, guard).await {
+            Ok((buffer, found)) => {
+                self.counters.reads.add(found, self.clock.now().since(came_at));
+                Response::done(buffer)
+            }
+            Err(error) => Response::failed(error, Buffer::empty()),
+        }
+    }
+
     /// In the paper's profile reads wait for level 1, too.
     async fn wait_for_gate(&self) {
         loop {
-            let count = self.changed.count();
-            if !self.state().is_gated {
+            let count = self.log.changed.count();
+            if !self.log.state().is_gated {
                 return;
             }
-            self.changed.changed_since(count).await;
+            self.log.changed.changed_since(count).await;
         }
     }
 
     /// Reads; returns the bytes and where they were found.
-    async fn read(
-        self: &Arc<Self>,
+    async fn read_from_all(
+        &self,
         range: ByteRange,
         buffer: Buffer,
         guard: RangeGuard,
@@ -123,9 +146,9 @@ impl Core {
     /// Checks the segments with pieces of `rest` that were not checked yet: damaged data is marked
     /// lost. Returns whether there were any.
     async fn check_found(&self, rest: &Rest) -> bool {
-        let segment_of = |piece: &Piece| self.layout.segment_of(piece.unit());
+        let segment_of = |piece: &Piece| self.log.layout.segment_of(piece.unit());
         let unchecked: BTreeSet<SegmentNumber> = {
-            let state = self.state();
+            let state = self.log.state();
             rest.log
                 .iter()
                 .map(segment_of)
@@ -134,23 +157,23 @@ impl Core {
         };
         for &segment in &unchecked {
             let _checking = self.checking.lock().await;
-            if self.state().contents.segments.get(segment).is_unchecked {
-                let loaded = self.load_segment(segment).await;
-                self.lose_damaged(segment, &loaded);
-                self.state().contents.segments.note_checked(segment);
+            if self.log.state().contents.segments.get(segment).is_unchecked {
+                let loaded = self.loader.load_segment(segment).await;
+                self.loader.lose_damaged(segment, &loaded);
+                self.log.state().contents.segments.note_checked(segment);
             }
         }
         !unchecked.is_empty()
     }
 
     /// Copies the parts that are in RAM, and returns the rest.
-    fn copy_known(self: &Arc<Self>, range: ByteRange, buffer: &mut Buffer) -> Result<Rest, Error> {
+    fn copy_known(&self, range: ByteRange, buffer: &mut Buffer) -> Result<Rest, Error> {
         let (start, sectors) = sectors_of(range);
         let found = FoundSectors::default();
-        let mut rest = Rest { log: Vec::new(), below: Vec::new(), pins: Pins::none(self), found };
+        let mut rest = Rest { log: Vec::new(), below: Vec::new(), pins: Pins::none(&self.records), found };
         let (mut ram, mut at) = (0, start);
         let block_bytes = u64::from(self.origin.device().geometry().logical_block_bytes);
-        let state = &mut *self.state();
+        let state = &mut *self.log.state();
         let pieces: Vec<Piece> =
             state.contents.map.pieces(start, sectors).filter(|piece| state.contents.is_current(piece)).collect();
         for piece in pieces {
@@ -164,7 +187,7 @@ impl Core {
             if copy_from_ram(state, &piece, target) {
                 ram += piece.sectors;
             } else {
-                rest.pins.add(&mut state.contents.segments, self.layout.segment_of(piece.unit()));
+                rest.pins.add(&mut state.contents.segments, self.log.layout.segment_of(piece.unit()));
                 rest.log.push(piece);
             }
         }
@@ -182,7 +205,7 @@ impl Core {
         }
         let from_log = join_all(rest.log.iter().map(|piece| {
             let length = (piece.sectors * UNIT_BYTES) as usize;
-            self.log_device.read(self.layout.offset_of(piece.unit()), Buffer::zeroed(length))
+            self.log_device.read(self.log.layout.offset_of(piece.unit()), Buffer::zeroed(length))
         }));
         let from_below = join_all(rest.below.iter().map(|below| {
             let length = below.hull.length as usize;
@@ -211,20 +234,12 @@ impl Core {
                             format!("{} are only in the log, and its device cannot return them", range_of(piece));
                         return Err(Error::with_source(ErrorKind::Media, context, error));
                     }
-                    self.forget_clean(piece);
+                    self.log.state().contents.forget_clean_at(piece);
                     is_whole = false;
                 }
             }
         }
         Ok(is_whole)
-    }
-
-    fn forget_clean(&self, copy: &Piece) {
-        let state = &mut *self.state();
-        let clean: Vec<Piece> = state.contents.map.pieces_at(copy).filter(|found| !found.tag.is_dirty()).collect();
-        for found in clean {
-            state.contents.forget(found.sector, found.sectors);
-        }
     }
 }
 
@@ -281,11 +296,12 @@ mod tests {
     use std::task::{Context, Poll, Wake, Waker};
 
     use base::executor::Executor;
-    use block::SharedDevice;
     use block::memory::MemoryDevice;
 
     use super::*;
-    use crate::options::{FormatOptions, OpenOptions};
+    use crate::core::Core;
+    use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
+    use crate::tests::Parts;
 
     const RANGE: ByteRange = ByteRange { offset: 0, length: 4096 };
 
@@ -300,7 +316,7 @@ mod tests {
     impl Wake for Writer {
         fn wake(self: Arc<Self>) {
             self.is_woken.store(true, Ordering::Relaxed);
-            self.is_let_through.store(self.core.below.try_exclusive(RANGE).is_some(), Ordering::Relaxed);
+            self.is_let_through.store(self.core.reader.below.try_exclusive(RANGE).is_some(), Ordering::Relaxed);
         }
     }
 
@@ -323,9 +339,36 @@ mod tests {
         let waker = Waker::from(Arc::clone(&writer));
         assert!(matches!(waiting.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending), "the read has it");
 
-        let response = executor.block_on(read(core, RANGE, Buffer::zeroed(RANGE.length as usize), place));
+        let response =
+            executor.block_on(Arc::clone(&core.reader).read(RANGE, Buffer::zeroed(RANGE.length as usize), place));
         response.result.expect("nothing fails");
         assert!(writer.is_woken.load(Ordering::Relaxed), "the read never let it in");
         assert!(!writer.is_let_through.load(Ordering::Relaxed), "the origin could change below the read");
+    }
+
+    /// Alone, without a log around it.
+    #[test]
+    fn a_read_is_made_of_what_slots_log_and_origin_have() {
+        let mut parts = Parts::new(|options| {
+            options.order = DestageOrder::Lba;
+            options.durability = Durability::UnsafeVolatile;
+        });
+        let (records, loader) = (Arc::new(parts.assembly.records()), Arc::new(parts.assembly.loader()));
+        let origin = Arc::clone(&parts.assembly.origin);
+        let written = async move { origin.device().write(0, Buffer::copy_of(&[3; 12 * 512]), true).await };
+        parts.executor.block_on(written).expect("nothing fails");
+        parts.append(&records, 4, 4, 2);
+        for sector in [0, 2] {
+            parts.put_in_slot(sector, 2, 1);
+        }
+        let reader = Arc::new(parts.assembly.reader(records, loader));
+        let range = ByteRange { offset: 0, length: 12 * 512 };
+        let place = parts.assembly.ranges.shared(range);
+        let reading = Arc::clone(&reader).read(range, Buffer::zeroed(12 * 512), place);
+        let response = parts.executor.block_on(reading);
+        let firsts: Vec<u8> = response.buffer.chunks(4 * 512).map(|part| part[0]).collect();
+        assert_eq!((response.result.map_err(|error| error.kind()), firsts), (Ok(()), vec![1, 2, 3]));
+        let counted = reader.counters.reads.status();
+        assert_eq!((counted.ram_bytes, counted.log_bytes, counted.origin_bytes), (2048, 2048, 2048));
     }
 }

@@ -13,7 +13,7 @@ const RECOVERY_BYTES_PER_SECOND: u64 = 500_000_000;
 
 impl Core {
     pub(crate) fn status(&self) -> Status {
-        let state = self.state();
+        let state = self.log.state();
         let counters = &self.counters;
         let age = state.contents.oldest_dirty_at().map(|at| self.clock.now().since(at)).unwrap_or_default();
         let count_of = |wanted| state.contents.segments.count_of(wanted);
@@ -22,15 +22,15 @@ impl Core {
         let stage = state.contents.stage.as_ref();
         let sectors = |counter: &AtomicU64| get(counter) * UNIT_BYTES;
         Status {
-            durability: self.options.durability,
-            order: self.options.order,
-            destage: self.level2().into(),
+            durability: self.settings.durability,
+            order: self.settings.order,
+            destage: self.settings.level2().into(),
             dirty_bytes: state.contents.map.dirty_sectors() * UNIT_BYTES,
             lost_bytes: get(&counters.lost_bytes),
             dirty_age_ns: u64::try_from(age.as_nanos()).unwrap_or(u64::MAX),
-            share_used: state.share_used(&self.layout),
+            share_used: state.share_used(),
             segments: SegmentStatus {
-                bytes: self.layout.segment_bytes,
+                bytes: self.log.layout.segment_bytes,
                 count: state.contents.segments.count(),
                 free,
                 valid,

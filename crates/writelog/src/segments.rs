@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use store::Sequence;
 
 use crate::numbers::SegmentNumber;
+use crate::tag::Tag;
 
 use base::clock::Instant;
 
@@ -84,6 +85,11 @@ impl Segments {
 
     pub(crate) fn get(&self, segment: SegmentNumber) -> &Segment {
         &self.table[segment.index()]
+    }
+
+    /// The tag of data that goes to a segment now.
+    pub(crate) fn tag(&self, segment: SegmentNumber) -> Tag {
+        Tag::dirty(self.get(segment).generation)
     }
 
     fn get_mut(&mut self, segment: SegmentNumber) -> &mut Segment {

@@ -66,13 +66,7 @@ impl WriteLog {
         let core = Arc::clone(&self.core);
         async move {
             let workers = core.workers.clone();
-            join4(
-                workers.run(),
-                Arc::clone(&core).move_in_background(),
-                Arc::clone(&core).note_failure_in_background(),
-                core.follow_origin(),
-            )
-            .await;
+            join4(workers.run(), core.mover.run(), core.notes.run(), core.origin_events.follow()).await;
         }
     }
 
@@ -80,7 +74,7 @@ impl WriteLog {
     pub fn run_destaging(&self) -> impl Future<Output = ()> + Send + 'static {
         let core = Arc::clone(&self.core);
         async move {
-            join(Arc::clone(&core).destage_in_background(), core.checkpoint_in_background()).await;
+            join(core.destager.run(), core.checkpoints.run()).await;
         }
     }
 
@@ -91,13 +85,13 @@ impl WriteLog {
 
     /// The present options of level 2.
     pub fn level2(&self) -> Level2 {
-        self.core.level2()
+        self.core.settings.level2()
     }
 
     /// Changes the options of level 2 while the log is in use. The pool of RAM for batches keeps
     /// the size of the open; larger batches allocate anew.
     pub fn set_level2(&self, level2: Level2) {
-        self.core.set_level2(level2);
+        self.core.destager.set_level2(level2);
     }
 
     /// Destages everything that is acknowledged now, and makes it durable on the origin. `progress`
@@ -106,7 +100,7 @@ impl WriteLog {
     /// # Errors
     /// The devices' own. What could not be destaged stays dirty, and nothing is lost.
     pub async fn destage(&self, progress: impl FnMut(DestageProgress)) -> Result<(), Error> {
-        self.core.destage_all(progress).await
+        self.core.destager.destage_all(progress).await
     }
 
     /// Forgets what is clean of these bytes of the origin, which other hosts changed; the log is
@@ -125,7 +119,7 @@ impl WriteLog {
     /// # Errors
     /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`.
     pub fn check_changes(&self, changed: &[ByteRange]) -> Result<(), Error> {
-        self.core.check_kept_changes(changed)
+        self.core.log.state().contents.check_kept_changes(changed)
     }
 
     /// Waits for all requests, destages unless `keep_dirty` (dirty data then stays in the log,

@@ -5,6 +5,8 @@
 #[path = "../../../cache/tests/common/model.rs"]
 pub mod model;
 
+pub mod bench;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

@@ -16,11 +16,11 @@
 //! A session works in portions: a turn moves a bounded count of bytes, a poll ends after a bounded
 //! time, and then the runtime looks at all sockets and all other sessions before this one goes on.
 
+mod newcomers;
 mod sharing;
 mod units;
 mod wire;
 
-use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -55,6 +55,7 @@ use crate::tally::{Tally, failure_kind};
 use crate::target::{data_out_of, lun_number};
 use crate::turns::{Place, Turns};
 
+use self::newcomers::Refusal;
 use self::sharing::Sharing;
 use self::units::Units;
 use self::wire::{Exchange, Wire, send_last_words};
@@ -118,6 +119,8 @@ struct Ticket {
     /// When the command had arrived with its data.
     begun: Instant,
     expected_bytes: usize,
+    /// News that its response brings ([`newcomers`]).
+    news: Vec<u64>,
 }
 
 /// The cost of a command so far.
@@ -165,7 +168,7 @@ impl Session {
             ));
             luns.add_nexus(&nexus);
             protocol.set_data_out_of(data_out_of(&luns));
-            Units { target_name: name.clone(), luns: luns.clone(), nexus, tallies: BTreeMap::new() }
+            (name.clone(), luns.clone(), nexus)
         });
         tracing::info!(
             connection = %addresses.peer, session = tsih, initiator = %request.initiator_name,
@@ -174,6 +177,7 @@ impl Session {
         );
         let handle = control.handle();
         let inbox = server.sessions.begin(tsih, &handle, luns, |name| server.target(name));
+        let units = units.map(|(target_name, luns, nexus)| Units::new(target_name, luns, nexus));
         let busy_poll = BusyPoll::new(server.busy_poll);
         let (protocol, link) = protocol::Session::begin(server.clock.now(), protocol, tsih)?;
         let place = Place::new(turns, &host(&addresses.peer), &request.initiator_name);
@@ -329,7 +333,7 @@ impl Session {
                     }
                 }
                 Event::DataHeld(held) => {
-                    if !self.sharing.hold_data(&held, self.units.as_ref()) {
+                    if self.is_refused_later(&held) || !self.sharing.hold_data(&held, self.units.as_ref()) {
                         self.protocol.ask_for_data(self.server.clock.now(), held.task);
                     }
                 }
@@ -488,6 +492,9 @@ impl Session {
             self.sharing.register_on(self.protocol.link_of(command.task));
         }
         let has_more_passes = matches!(cdb, Ok(Cdb::OrWrite(_) | Cdb::CompareAndWrite { .. } | Cdb::WriteAndVerify(_)));
+        let seat = units.luns.seat(lun);
+        let refusal = units.refuse((lun, seat.as_ref()), (command.task, &cdb), &mut self.protocol);
+        let (refused, news) = refusal.map_or((None, Vec::new()), |Refusal { outcome, news }| (Some(outcome), news));
         let ticket = Ticket {
             task: command.task,
             lun,
@@ -496,6 +503,7 @@ impl Session {
             data_out_bytes: command.data_out.len(),
             begun: self.answered_at.take().unwrap_or_else(|| self.server.clock.now()),
             expected_bytes: buffer_bytes(command.data_in_bytes_max),
+            news,
         };
         let command = logical_unit::Command {
             cdb,
@@ -504,7 +512,10 @@ impl Session {
             attribute: attribute(command.attribute),
             task_tag: u64::from(command.task.initiator_task_tag.get()),
         };
-        let mut execution = units.luns.execute(&units.nexus, lun, command);
+        let mut execution = match refused {
+            Some(outcome) => Execution::ready(outcome),
+            None => units.luns.execute_at(&units.nexus, seat.as_ref(), command),
+        };
         let outcome = execution.try_take();
         let cost = match ticket.traffic {
             _ if has_more_passes => Cost::Unknown,
@@ -512,13 +523,21 @@ impl Session {
             Traffic::Read | Traffic::Write | Traffic::Other => Cost::OfBytes,
         };
         match outcome {
-            Some(outcome) => self.answered_at = Some(self.complete(&ticket, outcome)),
+            Some(outcome) => self.answered_at = Some(self.complete(ticket, outcome)),
             None => {
                 self.expected_bytes += ticket.expected_bytes;
                 self.running.push(Running { ticket: Some(ticket), execution });
             }
         }
         cost
+    }
+
+    /// Whether a command whose data is not requested yet will be refused: it has no business at the gate of its unit.
+    fn is_refused_later(&mut self, held: &protocol::HeldData) -> bool {
+        let Some(units) = &mut self.units else { return false };
+        let lun = lun_number(held.lun);
+        let seat = units.luns.seat(lun);
+        seat.is_some_and(|seat| units.newcomers.is_stranger(lun, &seat, held.task, &mut self.protocol))
     }
 
     /// Sense data in the format the logical unit is set to.
@@ -528,7 +547,7 @@ impl Session {
     }
 
     /// Completes a command. Returns the time, which it reads for that.
-    fn complete(&mut self, ticket: &Ticket, outcome: Outcome) -> Instant {
+    fn complete(&mut self, ticket: Ticket, outcome: Outcome) -> Instant {
         let now = self.server.clock.now();
         let bytes = match ticket.traffic {
             Traffic::Read => outcome.data_in.len(),
@@ -537,7 +556,7 @@ impl Session {
         };
         ticket.tally.count(ticket.traffic, bytes, now.since(ticket.begun));
         if outcome.status != scsi::Status::Good {
-            self.note_failure(ticket, &outcome);
+            self.note_failure(&ticket, &outcome);
         }
         let outcome = protocol::Outcome {
             status: outcome.status.code(),
@@ -545,6 +564,7 @@ impl Session {
             data_in: outcome.data_in,
             data_in_bytes_cut: outcome.data_in_bytes_cut,
             is_silent: outcome.is_silent,
+            news: ticket.news,
         };
         self.protocol.handle_completion(now, ticket.task, outcome);
         now
@@ -623,7 +643,7 @@ impl Session {
             is_time_over = self.server.clock.now() >= until;
             if let Some(ticket) = ticket {
                 self.expected_bytes -= ticket.expected_bytes;
-                self.complete(&ticket, outcome);
+                self.complete(ticket, outcome);
             }
         }
         while let Poll::Ready(Some((id, function, outcome))) = self.managing.poll_next_unpin(context) {
@@ -659,6 +679,10 @@ impl Session {
             self.protocol.handle_task_management(self.server.clock.now(), id, outcome);
             return;
         };
+        if units.misses_its_unit(scsi_function, lun_number(lun), &self.protocol) {
+            let outcome = TaskManagementOutcome::LunDoesNotExist;
+            return self.protocol.handle_task_management(self.server.clock.now(), id, outcome);
+        }
         let tag = task.map(|task| u64::from(task.initiator_task_tag.get()));
         // It takes effect at the call; the wait is for the end of I/O under way.
         let carried_out = units.luns.task_management(&units.nexus, scsi_function, Some(lun_number(lun)), tag);

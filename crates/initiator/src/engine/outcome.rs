@@ -95,8 +95,9 @@ pub(super) fn judge_answer(job: &mut Job, completed: Completed, situation: &Situ
     if job.take_extents(unit, &outcome, &buffer) {
         return Some(Consequences { is_useful: true, next: Next::Complete, ..Consequences::default() });
     }
-    let mut consequences = Consequences::default();
-    match judge(&outcome, job.read_bytes(step), || job.words()) {
+    let verdict = judge(&outcome, job.read_bytes(step), || job.words());
+    let mut consequences = Consequences { attention: called_for(&verdict), ..Consequences::default() };
+    match verdict {
         Verdict::Done => {
             consequences.is_useful = job.is_waited_for();
             job.advance(step, &buffer);
@@ -115,7 +116,7 @@ pub(super) fn judge_answer(job: &mut Job, completed: Completed, situation: &Situ
             job.give_up(error);
             consequences.is_fenced = true;
         }
-        Verdict::Failed(error) => {
+        Verdict::Absent(error) | Verdict::Failed(error) => {
             job.give_up(error.clone());
             if step.is_synchronize() {
                 // It may be about what others wrote.
@@ -134,9 +135,9 @@ fn judge_raw(
     (outcome, buffer): (Outcome, Buffer),
     situation: &Situation<'_>,
 ) -> Consequences {
-    let mut consequences = Consequences::default();
     // Its caller judges how much it should bring.
     let verdict = judge(&outcome, 0, || "a SCSI command".to_owned());
+    let mut consequences = Consequences { attention: called_for(&verdict), ..Consequences::default() };
     let is_refused = match &verdict {
         Verdict::Again(Some(sense)) => {
             consequences.sense = Some(*sense);
@@ -160,7 +161,7 @@ fn judge_raw(
             consequences.attention = Attention::Changed;
         }
         if job.is_synchronizing()
-            && let Verdict::Failed(error) = verdict
+            && let Verdict::Absent(error) | Verdict::Failed(error) = verdict
         {
             consequences.loss = Some(error);
         }
@@ -171,6 +172,11 @@ fn judge_raw(
         };
     }
     consequences
+}
+
+/// What an answer that is no unit attention calls for.
+fn called_for(verdict: &Verdict) -> Attention {
+    if matches!(verdict, Verdict::Absent(_)) { Attention::Changed } else { Attention::None }
 }
 
 impl Consequences {

@@ -2,7 +2,8 @@
 
 mod support;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use block::device::DeviceExt;
@@ -13,7 +14,7 @@ use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
 use scsi::vpd::page::UNIT_SERIAL_NUMBER;
 use scsi::{Cdb, Sense, vpd};
 use support::scripted::{Reaction, Reply, Scripted};
-use support::{IQN, World, identity, lock};
+use support::{IQN, World, identity};
 use target::Target;
 
 const BLOCK: usize = 4096;
@@ -36,14 +37,14 @@ fn nothing_is_issued_to_a_number_without_a_unit_before_it_is_asked_what_is_there
         let options = InitiatorOptions { queue_depth: 128, ..world.options() };
         let (lun, driver) = world.run(initiator::connect(options, Arc::new(target.clone()))).unwrap();
         world.executor.spawn(driver);
-        let writes = Arc::new(Mutex::new(0));
+        let writes = Arc::new(AtomicUsize::new(0));
         let seen = Arc::clone(&writes);
         let mut is_asked = false;
         target.tell(move |_, cdb| match cdb {
             Cdb::Write(_) => {
                 assert!(!is_asked, "{sense}: the unit is another one by now");
-                *lock(&seen) += 1;
-                if *lock(&seen) == 1 { Reaction::Answer(Reply::sense(sense)) } else { Reaction::Proper }
+                let is_first = seen.fetch_add(1, Ordering::Relaxed) == 0;
+                if is_first { Reaction::Answer(Reply::sense(sense)) } else { Reaction::Proper }
             }
             Cdb::Inquiry { page: UNIT_SERIAL_NUMBER, is_vpd: true, .. } => {
                 is_asked = true;
@@ -54,7 +55,8 @@ fn nothing_is_issued_to_a_number_without_a_unit_before_it_is_asked_what_is_there
         begin_writes(&mut world, &lun, 100);
         world.pass(Duration::from_secs(5));
         assert_eq!(lun.status().state, State::Replaced, "{sense}");
-        assert!(*lock(&writes) <= WINDOW, "{sense}: {} writes", *lock(&writes));
+        let writes = writes.load(Ordering::Relaxed);
+        assert!(writes <= WINDOW, "{sense}: {writes} writes");
     }
 }
 

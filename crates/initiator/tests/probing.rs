@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use base::clock::Clock;
 use block::device::DeviceExt;
 use block::{Buffer, Device, ErrorKind, Event};
 use initiator::limits::REQUESTS_MAX;

@@ -38,6 +38,8 @@ pub(crate) enum Verdict {
 pub(crate) enum Attention {
     #[default]
     None,
+    /// Another unit may be under the number: ask what is there. What was answered before counts.
+    Renumbered,
     /// Size, mode or identity may have changed: read the properties again.
     Changed,
     /// The unit was reset, lost power, or could not keep its cached data: read the properties
@@ -55,8 +57,7 @@ pub(crate) fn attention(sense: &Sense) -> Attention {
         // I_T nexus loss does not touch the cache, but a target that was restarted may report nothing else.
         (0x29, _) => Attention::PowerOn,
         (0x28, _) => Attention::Changed,
-        // What is at the number next may be another unit.
-        (0x25, _) | (0x3f, 0x0e) => Attention::Changed,
+        (0x25, _) | (0x3f, 0x0e) => Attention::Renumbered,
         // 06h, a change of the access state: the port may report more than before.
         (0x2a, 0x00 | 0x01 | 0x06 | 0x09) => Attention::Changed,
         (0x3f, 0x03 | 0x05) => Attention::Changed,
@@ -157,7 +158,7 @@ mod tests {
             (Sense::CAPACITY_CHANGED, Attention::Changed),
             (Sense::MODE_PARAMETERS_CHANGED, Attention::Changed),
             (Sense::DEVICE_IDENTIFIER_CHANGED, Attention::Changed),
-            (Sense::REPORTED_LUNS_CHANGED, Attention::Changed),
+            (Sense::REPORTED_LUNS_CHANGED, Attention::Renumbered),
             (Sense::RESERVATIONS_RELEASED, Attention::None),
             (Sense::COMMANDS_CLEARED, Attention::None),
         ] {
@@ -182,7 +183,7 @@ mod tests {
     fn a_number_without_a_unit_calls_for_questions() {
         let sense = Sense::LOGICAL_UNIT_NOT_SUPPORTED;
         assert!(matches!(check(sense), Verdict::Absent(error) if error.kind() == ErrorKind::Gone));
-        assert_eq!(attention(&sense), Attention::Changed);
+        assert_eq!(attention(&sense), Attention::Renumbered);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::commands::inquiry;
 use crate::data_in::{cut, sense_bytes};
 use crate::execution::Execution;
 use crate::nexus::NexusId;
-use crate::seats::{Seat, Seats};
+use crate::seats;
 use crate::sharing::Addressed;
 use crate::task_set::Aborted;
 use crate::unit::{LogicalUnit, LunTable};
@@ -38,6 +38,9 @@ impl WeakLunMap {
         self.0.upgrade().map(|shared| LunMap { shared })
     }
 }
+
+/// A logical unit of a map, and which arrival under its number it is.
+pub type Seat = seats::Seat<LogicalUnit>;
 
 /// The unit at a LUN, for one initiator.
 #[derive(Clone)]
@@ -171,7 +174,7 @@ impl LunMap {
         let mut nexuses = self.nexuses();
         nexuses.insert(nexus.clone());
         let read_only = self.shared.read_only.lock().unwrap_or_else(PoisonError::into_inner);
-        for (lun, Seat { unit, .. }) in self.units().iter() {
+        for (lun, seats::Seat { unit, .. }) in self.units().iter() {
             unit.add_nexus(nexus);
             unit.protection.set(nexus, read_only.contains(&lun));
         }
@@ -216,6 +219,13 @@ impl LunMap {
             Some(seat) => seat.unit.execute(nexus, command),
             None => Execution::ready(absent(&command)),
         }
+    }
+
+    /// The answer to a command of `nexus` that was sent before its initiator could know of the unit there: its power-on
+    /// is reported, and nothing done.
+    pub fn refuse_at(&self, nexus: &NexusId, seat: &Seat) -> Outcome {
+        seat.unit.attentions.forget(nexus, &Sense::POWER_ON_OR_RESET);
+        Outcome::check_condition(Sense::POWER_ON_OR_RESET)
     }
 
     /// Takes the next message of a shared unit for a nexus, with its LUN. `waker` is woken when
@@ -317,7 +327,7 @@ impl LunMap {
     }
 
     fn tell_of_change(&self, nexuses: &BTreeSet<NexusId>, new: Option<u64>) {
-        for (lun, Seat { unit, .. }) in self.units().iter().filter(|(lun, _)| Some(*lun) != new) {
+        for (lun, seats::Seat { unit, .. }) in self.units().iter().filter(|(lun, _)| Some(*lun) != new) {
             tracing::debug!(lun, "reported LUNs data has changed");
             nexuses.iter().for_each(|nexus| unit.attentions.establish_for(nexus, Sense::REPORTED_LUNS_CHANGED));
         }
@@ -327,7 +337,7 @@ impl LunMap {
         self.shared.nexuses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn units(&self) -> RwLockReadGuard<'_, Seats> {
+    fn units(&self) -> RwLockReadGuard<'_, seats::Seats<LogicalUnit>> {
         self.shared.units.read().unwrap_or_else(PoisonError::into_inner)
     }
 }

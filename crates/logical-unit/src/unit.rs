@@ -36,7 +36,7 @@ use crate::task_set::{TaskSet, Ticket};
 #[derive(Default)]
 pub(crate) struct LunTable {
     pub(crate) nexuses: Mutex<BTreeSet<NexusId>>,
-    pub(crate) units: RwLock<Seats>,
+    pub(crate) units: RwLock<Seats<LogicalUnit>>,
     /// LUNs that nexuses of the map may only read; changes only under `nexuses`.
     pub(crate) read_only: Mutex<BTreeSet<u64>>,
 }

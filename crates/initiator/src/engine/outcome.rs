@@ -81,7 +81,7 @@ pub(super) fn judge_answer(job: &mut Job, completed: Completed, situation: &Situ
         }
         return Some(consequences);
     }
-    if situation.attention > Attention::None && outcome.is_good() && job.relies_on_no_cache(unit) {
+    if situation.attention >= Attention::Changed && outcome.is_good() && job.relies_on_no_cache(unit) {
         // A cache may have been switched on before it was carried out, and no copy of it would
         // be retained.
         let mut consequences = Consequences::default();
@@ -156,7 +156,7 @@ fn judge_raw(
             Verdict::Later | Verdict::Elsewhere(_) => consequences.wait(job, step, situation),
             _ => consequences.try_again(job, step, AGAIN_WORDS, situation),
         }
-    } else if !job.makes_durable(situation.unit, reported > Attention::None, &outcome) {
+    } else if !job.makes_durable(situation.unit, reported >= Attention::Changed, &outcome) {
         if job.is_mode_select() && outcome.is_good() {
             consequences.attention = Attention::Changed;
         }
@@ -176,7 +176,7 @@ fn judge_raw(
 
 /// What an answer that is no unit attention calls for.
 fn called_for(verdict: &Verdict) -> Attention {
-    if matches!(verdict, Verdict::Absent(_)) { Attention::Changed } else { Attention::None }
+    if matches!(verdict, Verdict::Absent(_)) { Attention::Renumbered } else { Attention::None }
 }
 
 impl Consequences {

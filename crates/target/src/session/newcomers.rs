@@ -46,7 +46,7 @@ impl Newcomers {
             return None;
         }
         if self.is_stranger(lun, seat, task, protocol) && !cdb.is_ok_and(|cdb| cdb.exemption().from_attention) {
-            return Some(Refusal { outcome: seat.refuse(nexus), news: vec![seat.arrival()] });
+            return Some(Refusal { outcome: luns.refuse_at(nexus, seat), news: vec![seat.arrival()] });
         }
         let is_new = |arrival: &u64| {
             *arrival > self.arrivals_before

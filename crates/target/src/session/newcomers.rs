@@ -1,9 +1,9 @@
 //! Units that have come under their number during a session.
 //!
-//! A command is for the unit that was there when its initiator sent it, and a number does not say which that was. A unit
-//! that comes during the session refuses every command whose initiator may not know of it yet: that was sent before the
-//! initiator had a response which says so (the report of its power-on), and be it to a number that had no unit. Units
-//! that were there when the session began are known: its initiator had no commands under way before that.
+//! A command is for the unit that was there when its initiator sent it, and a number does not say which that was. A
+//! unit that comes during the session refuses every command whose initiator may not know of it yet: all that was sent
+//! before the initiator had a response that reports its power-on, even if the number had no unit then. Units that were
+//! there when the session began are known: its initiator had no commands under way before that.
 
 use std::collections::BTreeMap;
 

@@ -119,8 +119,6 @@ struct Ticket {
     /// When the command had arrived with its data.
     begun: Instant,
     expected_bytes: usize,
-    /// News that its response brings ([`newcomers`]).
-    news: Vec<u64>,
 }
 
 /// The cost of a command so far.
@@ -492,9 +490,6 @@ impl Session {
             self.sharing.register_on(self.protocol.link_of(command.task));
         }
         let has_more_passes = matches!(cdb, Ok(Cdb::OrWrite(_) | Cdb::CompareAndWrite { .. } | Cdb::WriteAndVerify(_)));
-        let seat = units.luns.seat(lun);
-        let refusal = units.refuse((lun, seat.as_ref()), (command.task, &cdb), &mut self.protocol);
-        let (refused, news) = refusal.map_or((None, Vec::new()), |Refusal { outcome, news }| (Some(outcome), news));
         let ticket = Ticket {
             task: command.task,
             lun,
@@ -503,7 +498,6 @@ impl Session {
             data_out_bytes: command.data_out.len(),
             begun: self.answered_at.take().unwrap_or_else(|| self.server.clock.now()),
             expected_bytes: buffer_bytes(command.data_in_bytes_max),
-            news,
         };
         let command = logical_unit::Command {
             cdb,
@@ -512,10 +506,13 @@ impl Session {
             attribute: attribute(command.attribute),
             task_tag: u64::from(command.task.initiator_task_tag.get()),
         };
-        let mut execution = match refused {
-            Some(outcome) => Execution::ready(outcome),
-            None => units.luns.execute_at(&units.nexus, seat.as_ref(), command),
-        };
+        let seat = units.luns.seat(lun);
+        let refusal = units.refuse((lun, seat.as_ref()), (ticket.task, &command.cdb), &mut self.protocol);
+        if let Some(Refusal { outcome, news }) = refusal {
+            self.answered_at = Some(self.complete_with_news(&ticket, outcome, news));
+            return Cost::OfBytes;
+        }
+        let mut execution = units.luns.execute_at(&units.nexus, seat.as_ref(), command);
         let outcome = execution.try_take();
         let cost = match ticket.traffic {
             _ if has_more_passes => Cost::Unknown,
@@ -523,7 +520,7 @@ impl Session {
             Traffic::Read | Traffic::Write | Traffic::Other => Cost::OfBytes,
         };
         match outcome {
-            Some(outcome) => self.answered_at = Some(self.complete(ticket, outcome)),
+            Some(outcome) => self.answered_at = Some(self.complete(&ticket, outcome)),
             None => {
                 self.expected_bytes += ticket.expected_bytes;
                 self.running.push(Running { ticket: Some(ticket), execution });
@@ -547,7 +544,12 @@ impl Session {
     }
 
     /// Completes a command. Returns the time, which it reads for that.
-    fn complete(&mut self, ticket: Ticket, outcome: Outcome) -> Instant {
+    fn complete(&mut self, ticket: &Ticket, outcome: Outcome) -> Instant {
+        self.complete_with_news(ticket, outcome, Vec::new())
+    }
+
+    /// The same, with news that the response brings ([`newcomers`]).
+    fn complete_with_news(&mut self, ticket: &Ticket, outcome: Outcome, news: Vec<u64>) -> Instant {
         let now = self.server.clock.now();
         let bytes = match ticket.traffic {
             Traffic::Read => outcome.data_in.len(),
@@ -556,7 +558,7 @@ impl Session {
         };
         ticket.tally.count(ticket.traffic, bytes, now.since(ticket.begun));
         if outcome.status != scsi::Status::Good {
-            self.note_failure(&ticket, &outcome);
+            self.note_failure(ticket, &outcome);
         }
         let outcome = protocol::Outcome {
             status: outcome.status.code(),
@@ -564,7 +566,7 @@ impl Session {
             data_in: outcome.data_in,
             data_in_bytes_cut: outcome.data_in_bytes_cut,
             is_silent: outcome.is_silent,
-            news: ticket.news,
+            news,
         };
         self.protocol.handle_completion(now, ticket.task, outcome);
         now
@@ -643,7 +645,7 @@ impl Session {
             is_time_over = self.server.clock.now() >= until;
             if let Some(ticket) = ticket {
                 self.expected_bytes -= ticket.expected_bytes;
-                self.complete(ticket, outcome);
+                self.complete(&ticket, outcome);
             }
         }
         while let Poll::Ready(Some((id, function, outcome))) = self.managing.poll_next_unpin(context) {
@@ -669,7 +671,9 @@ impl Session {
     fn manage(&mut self, request: TaskManagement) {
         let TaskManagement { id, function, lun, task } = request;
         let units = self.units.as_ref();
-        if let (Some(units), Some(outcome)) = (units, units.and_then(|units| units.manage_nexus(function, lun))) {
+        if let (Some(units), Some(outcome)) =
+            (units, units.and_then(|units| units.manage(function, lun, &self.protocol)))
+        {
             tracing::debug!(nexus = ?units.nexus, %function, %outcome, "task management");
             return self.protocol.handle_task_management(self.server.clock.now(), id, outcome);
         }
@@ -679,10 +683,6 @@ impl Session {
             self.protocol.handle_task_management(self.server.clock.now(), id, outcome);
             return;
         };
-        if units.misses_its_unit(scsi_function, lun_number(lun), &self.protocol) {
-            let outcome = TaskManagementOutcome::LunDoesNotExist;
-            return self.protocol.handle_task_management(self.server.clock.now(), id, outcome);
-        }
         let tag = task.map(|task| u64::from(task.initiator_task_tag.get()));
         // It takes effect at the call; the wait is for the end of I/O under way.
         let carried_out = units.luns.task_management(&units.nexus, scsi_function, Some(lun_number(lun)), tag);

@@ -41,9 +41,20 @@ impl Units {
     }
 
     /// The functions of RFC 7144 that concern the nexus as a whole, which logical units do not
-    /// implement.
-    pub(super) fn manage_nexus(&self, function: TaskManagementFunction, lun: u64) -> Option<TaskManagementOutcome> {
+    /// implement; and those that are for all tasks of a unit, where another unit has come meanwhile.
+    pub(super) fn manage(
+        &self,
+        function: TaskManagementFunction,
+        lun: u64,
+        protocol: &protocol::Session,
+    ) -> Option<TaskManagementOutcome> {
         match function {
+            TaskManagementFunction::ClearTaskSet | TaskManagementFunction::LogicalUnitReset => {
+                let lun = lun_number(lun);
+                let is_new = |seat: &Seat| self.newcomers.is_unheard_of(lun, seat, protocol);
+                let is_another = self.luns.seat(lun).is_some_and(|seat| is_new(&seat));
+                is_another.then_some(TaskManagementOutcome::LunDoesNotExist)
+            }
             TaskManagementFunction::NexusReset => {
                 // The loss of the nexus and its return (SAM-5 6.3.3, 7.6).
                 self.luns.remove_nexus(&self.nexus);
@@ -63,19 +74,6 @@ impl Units {
             }
             _ => None,
         }
-    }
-
-    /// Whether a function is for all tasks of a unit, and its initiator does not know that it is another one by now.
-    pub(super) fn misses_its_unit(
-        &self,
-        function: scsi::TaskManagementFunction,
-        lun: u64,
-        protocol: &protocol::Session,
-    ) -> bool {
-        use scsi::TaskManagementFunction as Function;
-        let is_for_all = matches!(function, Function::ClearTaskSet | Function::LogicalUnitReset);
-        let is_new = |seat: &Seat| self.newcomers.is_unheard_of(lun, seat, protocol);
-        is_for_all && self.luns.seat(lun).is_some_and(|seat| is_new(&seat))
     }
 
     pub(super) fn tally(&mut self, lun: u64, server: &Shared) -> Arc<Tally> {

@@ -322,7 +322,7 @@ impl Runner {
                 Stop::Attention(Attention::Leave) => return Err(LinkError::LogoutRequested),
                 Stop::Attention(attention) => {
                     let mut probe = Probe::new(link, &self.options)?;
-                    let unit = probe.run().await?;
+                    let unit = while_asking(&mut self.engine, probe.run()).await?;
                     let support = unit.change_marks;
                     let attention = attention.max(self.learn(link));
                     self.check_named(&unit)?;
@@ -331,8 +331,10 @@ impl Runner {
                     // A nexus reset drops the marks at the target; after other reports this finds
                     // them in place.
                     let mut probe = Probe::new(link, &self.options)?;
-                    let changed = ask_again(&mut probe, support, &self.shared, self.options.is_shared).await?;
-                    self.decision_about(&changed).await;
+                    let asking = ask_again(&mut probe, support, &self.shared, self.options.is_shared);
+                    let changed = while_asking(&mut self.engine, asking).await?;
+                    let decision = self.decision_about(&changed);
+                    while_asking(&mut self.engine, decision).await;
                     self.tell_of(&changed);
                     // These reports came after the unit was read: it is read again.
                     std::mem::take(&mut link.heard).iter().for_each(|sense| self.engine.note_sense(sense));
@@ -593,6 +595,17 @@ impl Runner {
         view.status.reconnect_attempts = attempt;
         view.status.reconnect_wait = Some(wait);
     }
+}
+
+/// Waits for `future`, for which all requests wait in a session that goes on. Those that come meanwhile are queued, and
+/// each ends when its time is up.
+async fn while_asking<T>(engine: &mut Engine, future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        engine.wait_for_answers(context);
+        future.as_mut().poll(context)
+    })
+    .await
 }
 
 /// Fails what waits and what comes: the replacement timeout has passed.

@@ -108,6 +108,8 @@ pub(crate) struct Engine {
     /// Answers that may not be used yet: see [`UnderWay`]. Their commands count as under way.
     early: Vec<Completed>,
     attention: Attention,
+    /// Since when reports of the unit hold up all requests, with nothing carried out.
+    held_up_since: Option<Instant>,
     failure_log: LogLimit,
     /// Whether writes of the last lost session are waiting to be issued again, their outcome
     /// unknown.
@@ -136,6 +138,7 @@ impl Engine {
             under_way: UnderWay::default(),
             early: Vec::new(),
             attention: Attention::None,
+            held_up_since: None,
             failure_log: LogLimit::default(),
             has_writes_in_doubt: false,
             was_useful: false,
@@ -257,6 +260,26 @@ impl Engine {
             }
         }
         true
+    }
+
+    /// Takes requests in while the unit is asked anew, and ends those that have had their time. The task is woken by the
+    /// next.
+    pub(crate) fn wait_for_answers(&mut self, context: &mut Context<'_>) {
+        self.accept(context);
+        loop {
+            let now = self.options.clock.now();
+            self.fail_overdue(now);
+            while let Some((order, _)) = self.next_held_up().filter(|(_, from)| *from <= now) {
+                let Some(job) = self.jobs.get(order) else { break };
+                let error = timed_out(job, "the unit reports changes and has not said yet what it is now");
+                self.fail(order, error);
+            }
+            let deadlines = self.next_held_up().into_iter().chain(self.next_overdue()).map(|(_, from)| from);
+            if !self.alarm.poll(context, &*self.options.clock, deadlines.min()) {
+                break;
+            }
+        }
+        self.publish_queues();
     }
 
     /// Sends and receives the messages of a client of a shared LUN.
@@ -429,6 +452,10 @@ impl Engine {
             }
         }
         self.take_early(now);
+        // What was not sent must not follow the report before the unit is asked what it is.
+        if self.attention > Attention::None {
+            has_progressed |= link.session.withdraw(|token| order::number_of(token).is_none());
+        }
         has_progressed
     }
 
@@ -488,6 +515,9 @@ impl Engine {
             self.acknowledged.lose_exposed();
         }
         self.attention = self.attention.max(attention);
+        if self.attention > Attention::None && self.held_up_since.is_none() {
+            self.held_up_since = Some(self.options.clock.now());
+        }
     }
 
     fn handle_completed(&mut self, now: Instant, completed: Completed) {
@@ -497,7 +527,10 @@ impl Engine {
         let Some(consequences) = judge_answer(job, completed, &situation) else { return };
         consequences.sense.iter().for_each(|sense| self.note_sense(sense));
         self.note(consequences.attention);
-        self.was_useful |= consequences.is_useful;
+        if consequences.is_useful {
+            self.was_useful = true;
+            self.held_up_since = (self.attention > Attention::None).then_some(now);
+        }
         self.counts.commands_retried += u64::from(consequences.is_retried);
         if consequences.is_fenced {
             self.sharing.note_fenced(now);
@@ -566,6 +599,13 @@ impl Engine {
         let replay_since = self.acknowledged.replay_since()?;
         let (order, since) = self.jobs.oldest_request()?;
         Some((order, since.max(replay_since) + self.options.replacement_timeout + BUSY_WAIT_MAX))
+    }
+
+    /// The oldest request that waits for the unit's answers, and when it has had its time.
+    fn next_held_up(&self) -> Option<(u64, Instant)> {
+        let held_up_since = self.held_up_since?;
+        let (order, since) = self.jobs.oldest_request()?;
+        Some((order, since.max(held_up_since) + self.options.replacement_timeout))
     }
 
     /// Ends the requests that have had their time while what the unit lost is written again: their callers have waited

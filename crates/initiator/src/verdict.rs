@@ -27,6 +27,8 @@ pub(crate) enum Verdict {
     Unanswered(String),
     /// It was not carried out, because this host is fenced from the shared unit.
     Fenced(Error),
+    /// It was not carried out: there is no unit at its number (any more).
+    Absent(Error),
     /// It cannot be carried out.
     Failed(Error),
 }
@@ -36,6 +38,8 @@ pub(crate) enum Verdict {
 pub(crate) enum Attention {
     #[default]
     None,
+    /// Another unit may be under the number: ask what is there. What was answered before counts.
+    Renumbered,
     /// Size, mode or identity may have changed: read the properties again.
     Changed,
     /// The unit was reset, lost power, or could not keep its cached data: read the properties
@@ -53,6 +57,7 @@ pub(crate) fn attention(sense: &Sense) -> Attention {
         // I_T nexus loss does not touch the cache, but a target that was restarted may report nothing else.
         (0x29, _) => Attention::PowerOn,
         (0x28, _) => Attention::Changed,
+        (0x25, _) | (0x3f, 0x0e) => Attention::Renumbered,
         // 06h, a change of the access state: the port may report more than before.
         (0x2a, 0x00 | 0x01 | 0x06 | 0x09) => Attention::Changed,
         (0x3f, 0x03 | 0x05) => Attention::Changed,
@@ -120,6 +125,7 @@ fn judge_sense(sense: &Sense, what: &str) -> Verdict {
             Verdict::Elsewhere(Error::new(ErrorKind::NoAccess, format!("{what} failed: {sense}")))
         }
         SenseKey::NotReady if sense.asc == 0x04 => Verdict::Later,
+        SenseKey::IllegalRequest if sense.asc == 0x25 => Verdict::Absent(sense_error(sense, what)),
         _ => Verdict::Failed(sense_error(sense, what)),
     }
 }
@@ -152,6 +158,7 @@ mod tests {
             (Sense::CAPACITY_CHANGED, Attention::Changed),
             (Sense::MODE_PARAMETERS_CHANGED, Attention::Changed),
             (Sense::DEVICE_IDENTIFIER_CHANGED, Attention::Changed),
+            (Sense::REPORTED_LUNS_CHANGED, Attention::Renumbered),
             (Sense::RESERVATIONS_RELEASED, Attention::None),
             (Sense::COMMANDS_CLEARED, Attention::None),
         ] {
@@ -166,11 +173,17 @@ mod tests {
             (Sense::SPACE_ALLOCATION_FAILED, ErrorKind::NoSpace),
             (Sense::WRITE_PROTECTED, ErrorKind::ReadOnly),
             (Sense::LBA_OUT_OF_RANGE, ErrorKind::InvalidRange),
-            (Sense::LOGICAL_UNIT_NOT_SUPPORTED, ErrorKind::Gone),
             (Sense::INVALID_OPERATION_CODE, ErrorKind::Unsupported),
         ] {
             assert!(matches!(check(sense), Verdict::Failed(error) if error.kind() == kind), "{sense}");
         }
+    }
+
+    #[test]
+    fn a_number_without_a_unit_calls_for_questions() {
+        let sense = Sense::LOGICAL_UNIT_NOT_SUPPORTED;
+        assert!(matches!(check(sense), Verdict::Absent(error) if error.kind() == ErrorKind::Gone));
+        assert_eq!(attention(&sense), Attention::Renumbered);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use base::clock::Clock;
 use block::device::DeviceExt;
 use block::{Buffer, Device, ErrorKind, Event};
 use initiator::limits::REQUESTS_MAX;
@@ -446,4 +447,36 @@ fn a_report_of_who_shares_a_lun_has_so_many_answers_and_no_more() {
     let asking = Arc::clone(&lun);
     let records = world.run(async move { asking.sharing_report().await }).expect("what came is told");
     assert_eq!((records.len(), count.load(Ordering::Relaxed)), (0, 256));
+}
+
+/// Each answer comes within its own time; all together take longer than a request has.
+#[test]
+fn requests_have_their_time_while_a_session_that_goes_on_asks_its_unit_anew() {
+    let mut world = World::new(13);
+    let target = Scripted::new(&world);
+    let options = InitiatorOptions { replacement_timeout: Duration::from_secs(8), ..world.options() };
+    let (lun, driver) = world.run(initiator::connect(options, Arc::new(target.clone()))).unwrap();
+    world.executor.spawn(driver);
+    let (mut was_told, mut left) = (false, 50);
+    target.tell(move |_, cdb| match cdb {
+        Cdb::Write(_) if !std::mem::replace(&mut was_told, true) => {
+            Reaction::Answer(Reply::sense(Sense::CAPACITY_CHANGED))
+        }
+        Cdb::TestUnitReady if was_told && left > 0 => {
+            left -= 1;
+            Reaction::Answer(Reply::sense(Sense::BECOMING_READY))
+        }
+        _ => Reaction::Proper,
+    });
+    for attempt in 0..2 {
+        let began = world.clock.now();
+        let error = write(&mut world, &lun, 4096, 7).unwrap_err();
+        let waited = world.clock.now().since(began);
+        assert!((8.0..8.1).contains(&waited.as_secs_f64()), "attempt {attempt}: {waited:?}: {error}");
+    }
+    // The unit answers after 25 s, within the time of the question and of this request.
+    let error = read(&mut world, &lun, 0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    write(&mut world, &lun, 4096, 7).expect("the unit has said what it is");
+    assert_eq!(lun.status().session_count, 1);
 }

@@ -4,7 +4,7 @@
 //! attention (REPORTED LUNS DATA HAS CHANGED). Locks, taken in this order: `nexuses`, `read_only`,
 //! `units`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::{Arc, MutexGuard, PoisonError, RwLockReadGuard, Weak};
 use std::task::Waker;
@@ -17,6 +17,7 @@ use crate::commands::inquiry;
 use crate::data_in::{cut, sense_bytes};
 use crate::execution::Execution;
 use crate::nexus::NexusId;
+use crate::seats;
 use crate::sharing::Addressed;
 use crate::task_set::Aborted;
 use crate::unit::{LogicalUnit, LunTable};
@@ -37,6 +38,9 @@ impl WeakLunMap {
         self.0.upgrade().map(|shared| LunMap { shared })
     }
 }
+
+/// A logical unit of a map, and which arrival under its number it is.
+pub type Seat = seats::Seat<LogicalUnit>;
 
 /// The unit at a LUN, for one initiator.
 #[derive(Clone)]
@@ -65,7 +69,7 @@ impl LunMap {
         let nexuses = self.nexuses();
         nexuses.iter().for_each(|nexus| unit.add_nexus(nexus));
         unit.maps.join(&self.shared);
-        let previous = self.shared.units.write().unwrap_or_else(PoisonError::into_inner).insert(lun, unit);
+        let previous = self.shared.units.write().unwrap_or_else(PoisonError::into_inner).put(lun, unit);
         if let Some(previous) = previous {
             nexuses.iter().for_each(|nexus| previous.remove_nexus(nexus));
         }
@@ -75,7 +79,7 @@ impl LunMap {
     /// Removes the logical unit at `lun`. Commands under way finish.
     pub fn remove(&self, lun: u64) -> Option<Arc<LogicalUnit>> {
         let nexuses = self.nexuses();
-        let removed = self.shared.units.write().unwrap_or_else(PoisonError::into_inner).remove(&lun)?;
+        let removed = self.shared.units.write().unwrap_or_else(PoisonError::into_inner).take(lun)?;
         nexuses.iter().for_each(|nexus| removed.remove_nexus(nexus));
         self.tell_of_change(&nexuses, None);
         Some(removed)
@@ -87,15 +91,13 @@ impl LunMap {
     /// 6.11). Commands under way of units that go finish.
     pub fn replace(&self, wanted: &[Mapping]) {
         let nexuses = self.nexuses();
-        let new: BTreeMap<u64, Arc<LogicalUnit>> =
-            wanted.iter().map(|mapping| (mapping.lun, Arc::clone(&mapping.unit))).collect();
-        let old = self.units().clone();
-        let is_in = |map: &BTreeMap<u64, Arc<LogicalUnit>>, unit: &Arc<LogicalUnit>| {
-            map.values().any(|other| Arc::ptr_eq(other, unit))
-        };
+        let old: Vec<(u64, Arc<LogicalUnit>)> =
+            self.units().iter().map(|(lun, seat)| (lun, Arc::clone(&seat.unit))).collect();
+        let is_known = |unit: &Arc<LogicalUnit>| old.iter().any(|(_, other)| Arc::ptr_eq(other, unit));
+        let is_wanted = |unit: &Arc<LogicalUnit>| wanted.iter().any(|mapping| Arc::ptr_eq(&mapping.unit, unit));
         for mapping in wanted {
             mapping.unit.maps.join(&self.shared);
-            let is_known = is_in(&old, &mapping.unit);
+            let is_known = is_known(&mapping.unit);
             for nexus in nexuses.iter() {
                 if !is_known {
                     mapping.unit.add_nexus(nexus);
@@ -107,14 +109,19 @@ impl LunMap {
         }
         *self.shared.read_only.lock().unwrap_or_else(PoisonError::into_inner) =
             wanted.iter().filter(|mapping| mapping.is_read_only).map(|mapping| mapping.lun).collect();
-        let is_same =
-            old.len() == new.len() && old.iter().zip(&new).all(|((a, old), (b, new))| a == b && Arc::ptr_eq(old, new));
-        *self.shared.units.write().unwrap_or_else(PoisonError::into_inner) = new.clone();
-        for gone in old.values().filter(|unit| !is_in(&new, unit)) {
+        let is_same = {
+            let mut seats = self.shared.units.write().unwrap_or_else(PoisonError::into_inner);
+            let arrivals = seats.arrivals();
+            seats.keep(|lun| wanted.iter().any(|mapping| mapping.lun == lun));
+            let has_kept_all = seats.iter().count() == old.len();
+            wanted.iter().for_each(|mapping| drop(seats.put(mapping.lun, Arc::clone(&mapping.unit))));
+            has_kept_all && seats.arrivals() == arrivals
+        };
+        for (_, gone) in old.iter().filter(|(_, unit)| !is_wanted(unit)) {
             nexuses.iter().for_each(|nexus| gone.remove_nexus(nexus));
         }
         if !is_same {
-            for unit in new.values().filter(|unit| is_in(&old, unit)) {
+            for Mapping { unit, .. } in wanted.iter().filter(|mapping| is_known(&mapping.unit)) {
                 nexuses.iter().for_each(|nexus| unit.attentions.establish_for(nexus, Sense::REPORTED_LUNS_CHANGED));
             }
         }
@@ -122,12 +129,27 @@ impl LunMap {
 
     /// The logical unit at `lun`.
     pub fn get(&self, lun: u64) -> Option<Arc<LogicalUnit>> {
-        self.units().get(&lun).cloned()
+        self.units().get(lun).map(|seat| Arc::clone(&seat.unit))
+    }
+
+    /// The logical unit at `lun`, for [`execute_at`](Self::execute_at).
+    pub fn seat(&self, lun: u64) -> Option<Seat> {
+        self.units().get(lun).cloned()
+    }
+
+    /// How many units have come under a number so far ([`Seat::arrival`]).
+    pub fn arrivals(&self) -> u64 {
+        self.units().arrivals()
+    }
+
+    /// The arrivals of all units that are there.
+    pub fn arrivals_here(&self) -> Vec<u64> {
+        self.units().iter().map(|(_, seat)| seat.arrival()).collect()
     }
 
     /// The LUNs that have a unit, ascending.
     pub fn luns(&self) -> Vec<u64> {
-        self.units().keys().copied().collect()
+        self.units().iter().map(|(lun, _)| lun).collect()
     }
 
     /// Adds an I_T nexus: every logical unit will report the power-on (29h/00h) to it. Also for one
@@ -136,9 +158,9 @@ impl LunMap {
         let mut nexuses = self.nexuses();
         nexuses.insert(nexus.clone());
         let read_only = self.shared.read_only.lock().unwrap_or_else(PoisonError::into_inner);
-        for (lun, unit) in self.units().iter() {
+        for (lun, seats::Seat { unit, .. }) in self.units().iter() {
             unit.add_nexus(nexus);
-            unit.protection.set(nexus, read_only.contains(lun));
+            unit.protection.set(nexus, read_only.contains(&lun));
         }
     }
 
@@ -147,7 +169,7 @@ impl LunMap {
     pub fn remove_nexus(&self, nexus: &NexusId) {
         let mut nexuses = self.nexuses();
         nexuses.remove(nexus);
-        for unit in self.units().values() {
+        for unit in self.units().units() {
             unit.tasks.abort(nexus, |owner, _| owner == nexus);
             unit.remove_nexus(nexus);
         }
@@ -156,7 +178,7 @@ impl LunMap {
     /// Whether a nexus may only read some unit: task management of such a nexus affects only its
     /// own tasks there.
     pub fn is_confined(&self, nexus: &NexusId) -> bool {
-        self.units().values().any(|unit| unit.protection.covers(nexus))
+        self.units().units().any(|unit| unit.protection.covers(nexus))
     }
 
     /// Establishes a unit attention: the transport ended commands of a nexus without a response,
@@ -169,27 +191,39 @@ impl LunMap {
 
     /// Runs one command. It is under way when this returns.
     pub fn execute(&self, nexus: &NexusId, lun: u64, command: Command) -> Execution {
+        self.execute_at(nexus, self.seat(lun).as_ref(), command)
+    }
+
+    /// Runs one command for the unit that is at its LUN by now, or was a moment ago.
+    pub fn execute_at(&self, nexus: &NexusId, seat: Option<&Seat>, command: Command) -> Execution {
         if let Ok(Cdb::ReportLuns { select_report, allocation_length }) = command.cdb {
             return Execution::ready(self.report_luns(nexus, select_report, allocation_length));
         }
-        match self.get(lun) {
-            Some(unit) => unit.execute(nexus, command),
+        match seat {
+            Some(seat) => seat.unit.execute(nexus, command),
             None => Execution::ready(absent(&command)),
         }
+    }
+
+    /// The answer to a command of `nexus` that was sent before its initiator could know of the unit there: its power-on
+    /// is reported, and nothing done.
+    pub fn refuse_at(&self, nexus: &NexusId, seat: &Seat) -> Outcome {
+        seat.unit.attentions.forget(nexus, &Sense::POWER_ON_OR_RESET);
+        Outcome::check_condition(Sense::POWER_ON_OR_RESET)
     }
 
     /// Takes the next message of a shared unit for a nexus, with its LUN. `waker` is woken when
     /// there is one later, if the nexus belongs to a client.
     pub fn poll_message(&self, nexus: &NexusId, waker: &Waker) -> Option<(u64, Addressed)> {
         let shared = |unit: &LogicalUnit| unit.access.sharing()?.poll_message(nexus, waker);
-        self.units().iter().find_map(|(lun, unit)| Some((*lun, shared(unit)?)))
+        self.units().iter().find_map(|(lun, seat)| Some((lun, shared(&seat.unit)?)))
     }
 
     /// Sends messages again that were not acknowledged: a connection of a nexus is lost, perhaps
     /// with messages on their way.
     pub fn rewind_messages(&self, nexus: &NexusId) {
         self.units()
-            .values()
+            .units()
             .filter_map(|unit| unit.access.sharing())
             .for_each(|sharing| sharing.rewind_messages(nexus));
     }
@@ -229,7 +263,7 @@ impl LunMap {
         use TaskManagementOutcome as Answer;
         let whole_target = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
         let units = match (whole_target, lun) {
-            (true, _) => self.units().values().cloned().collect(),
+            (true, _) => self.units().units().cloned().collect(),
             (false, None) => return (Answer::FunctionRejected, Vec::new()),
             (false, Some(lun)) => match self.get(lun) {
                 None => return (Answer::LunDoesNotExist, Vec::new()),
@@ -278,12 +312,12 @@ impl LunMap {
         if allocation_length < 16 {
             return Outcome::check_condition(Sense::INVALID_FIELD_IN_CDB.at_byte(6));
         }
-        self.units().values().for_each(|unit| unit.attentions.forget(nexus, &Sense::REPORTED_LUNS_CHANGED));
+        self.units().units().for_each(|unit| unit.attentions.forget(nexus, &Sense::REPORTED_LUNS_CHANGED));
         Outcome::good(cut(&scsi::report_luns::emit(&luns), allocation_length))
     }
 
     fn tell_of_change(&self, nexuses: &BTreeSet<NexusId>, new: Option<u64>) {
-        for (lun, unit) in self.units().iter().filter(|(lun, _)| Some(**lun) != new) {
+        for (lun, seats::Seat { unit, .. }) in self.units().iter().filter(|(lun, _)| Some(*lun) != new) {
             tracing::debug!(lun, "reported LUNs data has changed");
             nexuses.iter().for_each(|nexus| unit.attentions.establish_for(nexus, Sense::REPORTED_LUNS_CHANGED));
         }
@@ -293,7 +327,7 @@ impl LunMap {
         self.shared.nexuses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn units(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Arc<LogicalUnit>>> {
+    fn units(&self) -> RwLockReadGuard<'_, seats::Seats<LogicalUnit>> {
         self.shared.units.read().unwrap_or_else(PoisonError::into_inner)
     }
 }

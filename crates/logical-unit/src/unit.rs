@@ -1,7 +1,7 @@
 //! The logical unit: a device and the state that commands share. The checks before a command are in
 //! [`device_server`](crate::device_server).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -28,6 +28,7 @@ use crate::options::LogicalUnitOptions;
 use crate::protection::Protection;
 use crate::reservation::Reservations;
 use crate::sanitize_state::SanitizeState;
+use crate::seats::Seats;
 use crate::sharing::Sharing;
 use crate::task_set::{TaskSet, Ticket};
 
@@ -35,7 +36,7 @@ use crate::task_set::{TaskSet, Ticket};
 #[derive(Default)]
 pub(crate) struct LunTable {
     pub(crate) nexuses: Mutex<BTreeSet<NexusId>>,
-    pub(crate) units: RwLock<BTreeMap<u64, Arc<LogicalUnit>>>,
+    pub(crate) units: RwLock<Seats<LogicalUnit>>,
     /// LUNs that nexuses of the map may only read; changes only under `nexuses`.
     pub(crate) read_only: Mutex<BTreeSet<u64>>,
 }
@@ -57,7 +58,7 @@ impl Maps {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
         let is_in = |map: &&Arc<LunTable>| map.nexuses.lock().unwrap_or_else(PoisonError::into_inner).contains(nexus);
         let units_of = |map: &Arc<LunTable>| -> Vec<Arc<LogicalUnit>> {
-            map.units.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+            map.units.read().unwrap_or_else(PoisonError::into_inner).units().cloned().collect()
         };
         maps.iter().filter(is_in).flat_map(units_of).collect()
     }

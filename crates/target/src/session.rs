@@ -16,11 +16,11 @@
 //! A session works in portions: a turn moves a bounded count of bytes, a poll ends after a bounded
 //! time, and then the runtime looks at all sockets and all other sessions before this one goes on.
 
+mod newcomers;
 mod sharing;
 mod units;
 mod wire;
 
-use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -55,6 +55,7 @@ use crate::tally::{Tally, failure_kind};
 use crate::target::{data_out_of, lun_number};
 use crate::turns::{Place, Turns};
 
+use self::newcomers::Refusal;
 use self::sharing::Sharing;
 use self::units::Units;
 use self::wire::{Exchange, Wire, send_last_words};
@@ -165,7 +166,7 @@ impl Session {
             ));
             luns.add_nexus(&nexus);
             protocol.set_data_out_of(data_out_of(&luns));
-            Units { target_name: name.clone(), luns: luns.clone(), nexus, tallies: BTreeMap::new() }
+            (name.clone(), luns.clone(), nexus)
         });
         tracing::info!(
             connection = %addresses.peer, session = tsih, initiator = %request.initiator_name,
@@ -174,6 +175,7 @@ impl Session {
         );
         let handle = control.handle();
         let inbox = server.sessions.begin(tsih, &handle, luns, |name| server.target(name));
+        let units = units.map(|(target_name, luns, nexus)| Units::new(target_name, luns, nexus));
         let busy_poll = BusyPoll::new(server.busy_poll);
         let (protocol, link) = protocol::Session::begin(server.clock.now(), protocol, tsih)?;
         let place = Place::new(turns, &host(&addresses.peer), &request.initiator_name);
@@ -329,7 +331,7 @@ impl Session {
                     }
                 }
                 Event::DataHeld(held) => {
-                    if !self.sharing.hold_data(&held, self.units.as_ref()) {
+                    if self.is_refused_later(&held) || !self.sharing.hold_data(&held, self.units.as_ref()) {
                         self.protocol.ask_for_data(self.server.clock.now(), held.task);
                     }
                 }
@@ -498,7 +500,13 @@ impl Session {
             attribute: command.attribute,
             task_tag: u64::from(command.task.initiator_task_tag.get()),
         };
-        let mut execution = units.luns.execute(&units.nexus, lun, command);
+        let seat = units.luns.seat(lun);
+        let refusal = units.refuse((lun, seat.as_ref()), (ticket.task, &command.cdb), &mut self.protocol);
+        if let Some(Refusal { outcome, news }) = refusal {
+            self.answered_at = Some(self.complete_with_news(&ticket, outcome, news));
+            return Cost::OfBytes;
+        }
+        let mut execution = units.luns.execute_at(&units.nexus, seat.as_ref(), command);
         let outcome = execution.try_take();
         let cost = match ticket.traffic {
             _ if class.is_some_and(|class| class.reads_what_it_writes) => Cost::Unknown,
@@ -515,6 +523,14 @@ impl Session {
         cost
     }
 
+    /// Whether a command whose data is not requested yet will be refused: it has no business at the gate of its unit.
+    fn is_refused_later(&mut self, held: &protocol::HeldData) -> bool {
+        let Some(units) = &mut self.units else { return false };
+        let lun = lun_number(held.lun);
+        let seat = units.luns.seat(lun);
+        seat.is_some_and(|seat| units.newcomers.is_stranger(lun, &seat, held.task, &mut self.protocol))
+    }
+
     /// Sense data in the format the logical unit is set to.
     fn sense_bytes(&self, lun: u64, sense: &scsi::Sense) -> Vec<u8> {
         let units = self.units.as_ref();
@@ -523,6 +539,11 @@ impl Session {
 
     /// Completes a command. Returns the time, which it reads for that.
     fn complete(&mut self, ticket: &Ticket, outcome: Outcome) -> Instant {
+        self.complete_with_news(ticket, outcome, Vec::new())
+    }
+
+    /// The same, with news that the response brings ([`newcomers`]).
+    fn complete_with_news(&mut self, ticket: &Ticket, outcome: Outcome, news: Vec<u64>) -> Instant {
         let now = self.server.clock.now();
         let bytes = match ticket.traffic {
             Traffic::Read => outcome.data_in.len(),
@@ -539,6 +560,7 @@ impl Session {
             data_in: outcome.data_in,
             data_in_bytes_cut: outcome.data_in_bytes_cut,
             is_silent: outcome.is_silent,
+            news,
         };
         self.protocol.handle_completion(now, ticket.task, outcome);
         now
@@ -646,7 +668,7 @@ impl Session {
             let outcome = TaskManagementOutcome::FunctionNotSupported;
             return self.protocol.handle_task_management(self.server.clock.now(), id, outcome);
         };
-        if let Some(outcome) = units.manage_nexus(function, lun) {
+        if let Some(outcome) = units.manage(function, lun, &self.protocol) {
             tracing::debug!(nexus = ?units.nexus, %function, %outcome, "task management");
             return self.protocol.handle_task_management(self.server.clock.now(), id, outcome);
         }

@@ -82,7 +82,7 @@ pub(super) fn judge_answer(job: &mut Job, completed: Completed, situation: &Situ
         }
         return Some(consequences);
     }
-    if situation.attention > Attention::None && outcome.is_good() && job.relies_on_no_cache(unit) {
+    if situation.attention >= Attention::Changed && outcome.is_good() && job.relies_on_no_cache(unit) {
         // A cache may have been switched on before it was carried out, and no copy of it would
         // be retained.
         let mut consequences = Consequences::default();
@@ -96,8 +96,9 @@ pub(super) fn judge_answer(job: &mut Job, completed: Completed, situation: &Situ
     if job.take_extents(unit, &outcome, &buffer) {
         return Some(Consequences { is_useful: true, next: Next::Complete, ..Consequences::default() });
     }
-    let mut consequences = Consequences::default();
-    match judge(&outcome, job.read_bytes(step), || job.words()) {
+    let verdict = judge(&outcome, job.read_bytes(step), || job.words());
+    let mut consequences = Consequences { attention: called_for(&verdict), ..Consequences::default() };
+    match verdict {
         Verdict::Done => {
             consequences.is_useful = job.is_waited_for();
             job.advance(step, &buffer);
@@ -116,7 +117,7 @@ pub(super) fn judge_answer(job: &mut Job, completed: Completed, situation: &Situ
             job.give_up(error);
             consequences.is_fenced = true;
         }
-        Verdict::Failed(error) => {
+        Verdict::Absent(error) | Verdict::Failed(error) => {
             job.give_up(error.clone());
             if step.is_synchronize() {
                 // It may be about what others wrote.
@@ -135,9 +136,9 @@ fn judge_raw(
     (outcome, buffer): (Outcome, Buffer),
     situation: &Situation<'_>,
 ) -> Consequences {
-    let mut consequences = Consequences::default();
     // Its caller judges how much it should bring.
     let verdict = judge(&outcome, 0, || "a SCSI command".to_owned());
+    let mut consequences = Consequences { attention: called_for(&verdict), ..Consequences::default() };
     let is_refused = match &verdict {
         Verdict::Again(Some(sense)) => {
             consequences.sense = Some(*sense);
@@ -156,12 +157,12 @@ fn judge_raw(
             Verdict::Later | Verdict::Elsewhere(_) => consequences.wait(job, step, situation),
             _ => consequences.try_again(job, step, AGAIN_WORDS, situation),
         }
-    } else if !job.makes_durable(situation.unit, reported > Attention::None, &outcome) {
+    } else if !job.makes_durable(situation.unit, reported >= Attention::Changed, &outcome) {
         if job.is_mode_select() && outcome.is_good() {
             consequences.attention = Attention::Changed;
         }
         if job.is_synchronizing()
-            && let Verdict::Failed(error) = verdict
+            && let Verdict::Absent(error) | Verdict::Failed(error) = verdict
         {
             consequences.loss = Some(error);
         }
@@ -172,6 +173,11 @@ fn judge_raw(
         };
     }
     consequences
+}
+
+/// What an answer that is no unit attention calls for.
+fn called_for(verdict: &Verdict) -> Attention {
+    if matches!(verdict, Verdict::Absent(_)) { Attention::Renumbered } else { Attention::None }
 }
 
 impl Consequences {

@@ -163,6 +163,21 @@ impl Session {
         deadline
     }
 
+    /// Ends the queued commands that are `unwanted` by their token and were not sent: they have got no CmdSN. Returns
+    /// whether there were any.
+    pub fn withdraw(&mut self, unwanted: impl Fn(u64) -> bool) -> bool {
+        let before = self.completed.len();
+        for (command, deadline) in std::mem::take(&mut self.waiting) {
+            if unwanted(command.token) {
+                let buffer = command.data.into_buffer();
+                self.completed.push_back(Completed { token: command.token, buffer, outcome: Outcome::NotSent });
+            } else {
+                self.waiting.push_back((command, deadline));
+            }
+        }
+        self.completed.len() > before
+    }
+
     /// The next command that has ended.
     pub fn poll_completed(&mut self) -> Option<Completed> {
         self.completed.pop_front()

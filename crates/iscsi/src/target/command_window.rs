@@ -33,6 +33,11 @@ impl<T> CommandWindow<T> {
         self.exp_cmd_sn
     }
 
+    /// The number behind all that have come.
+    pub(super) fn end(&self) -> Serial32 {
+        self.exp_cmd_sn.plus(self.held.len() as u32)
+    }
+
     pub(super) fn max_cmd_sn(&self) -> Serial32 {
         self.max_cmd_sn
     }

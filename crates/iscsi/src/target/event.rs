@@ -126,6 +126,9 @@ pub struct Outcome {
     pub data_in_bytes_cut: u64,
     /// Whether its initiator aborted it: no response is sent.
     pub is_silent: bool,
+    /// News that the response brings, as the driver numbers them; commands sent before the initiator had them are told
+    /// apart by [`Session::knows`](super::Session::knows).
+    pub news: Vec<u64>,
 }
 
 /// A task management function to be carried out.

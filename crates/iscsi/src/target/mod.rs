@@ -51,6 +51,7 @@ pub mod event;
 mod full_feature;
 mod granted_logout;
 mod kept_responses;
+mod knowledge;
 mod link;
 mod login;
 mod nexus;

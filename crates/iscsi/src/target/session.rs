@@ -380,6 +380,21 @@ impl Session {
         !self.is_ended && self.commands.set.tasks.get(&id.initiator_task_tag).is_some_and(is_live)
     }
 
+    /// Whether the initiator had these news ([`Outcome::news`]) when it sent a task that has not ended.
+    pub fn knows(&self, id: TaskId, news: u64) -> bool {
+        self.commands.set.knows(id, news)
+    }
+
+    /// Whether the initiator has acknowledged these news.
+    pub fn has_acknowledged(&self, news: u64) -> bool {
+        self.commands.set.knowledge.is_heard(news)
+    }
+
+    /// Forgets these news once every task knows of them, and so all that come. Returns whether that is so.
+    pub fn forget_news(&mut self, news: u64) -> bool {
+        self.commands.set.forget_news(news)
+    }
+
     /// CIDs of its connections.
     pub fn connection_ids(&self) -> Vec<u16> {
         self.nexus.live().map(|link| link.cid).collect()

@@ -31,6 +31,8 @@ pub(super) struct Task {
     pub(super) asked_bytes: Option<u64>,
     /// Whether its turn in the command order has come, or it is immediate.
     pub(super) is_delivered: bool,
+    /// Its place in that order ([`Knowledge`](super::knowledge::Knowledge)).
+    pub(super) place: u64,
     /// Whether the driver has it.
     pub(super) is_started: bool,
     /// Whether its response must not be sent any more.

@@ -11,6 +11,7 @@ use super::answer::Answer;
 use super::answers::Answers;
 use super::command_window::CommandWindow;
 use super::event::{LinkId, TaskId};
+use super::knowledge::Knowledge;
 use super::retained_share::RetainedShare;
 use super::task::{DataOutHeld, Task};
 use crate::framing::ReceivedPdu;
@@ -36,6 +37,8 @@ pub(super) struct TaskSet {
     pub(super) answers: Answers,
     /// Tasks that wait for a buffer, oldest first.
     pub(super) starved: VecDeque<TaskId>,
+    /// What its commands know of the news that responses bring.
+    pub(super) knowledge: Knowledge,
     /// The data-out buffers of its tasks.
     data_out: DataOutHeld,
     /// Delivered tasks of the window that have not ended.
@@ -51,6 +54,7 @@ impl TaskSet {
             tasks: BTreeMap::new(),
             answers: Answers::new(retained),
             starved: VecDeque::new(),
+            knowledge: Knowledge::new(),
             data_out: DataOutHeld::default(),
             under_way: 0,
             immediate_tasks: 0,
@@ -89,9 +93,10 @@ impl TaskSet {
     }
 
     /// Adds a task. An immediate one is delivered at once, others take their place in the window.
-    pub(super) fn add_task(&mut self, task: Task) {
+    pub(super) fn add_task(&mut self, mut task: Task) {
         if task.header.is_immediate {
             self.immediate_tasks += 1;
+            task.place = self.knowledge.place_of_immediate(task.header.cmd_sn, self.window.exp_cmd_sn());
         } else {
             self.window.take(task.header.cmd_sn, Held::Task(task.id));
         }
@@ -104,8 +109,9 @@ impl TaskSet {
 
     /// Delivers this task, whose turn has come.
     pub(super) fn deliver_task(&mut self, id: TaskId) {
-        if let Some(task) = self.task(id) {
+        if let Some(task) = self.tasks.get_mut(&id.initiator_task_tag).filter(|task| task.id == id) {
             task.is_delivered = true;
+            task.place = self.knowledge.place_of(task.header.cmd_sn);
             self.under_way += 1;
         }
         self.open_window();
@@ -135,6 +141,29 @@ impl TaskSet {
         let before = std::mem::replace(&mut task.data_out_held, held);
         self.data_out.remove(before);
         self.data_out.add(held);
+    }
+
+    /// Notes what a request acknowledges, with the number that it has or that the next command gets. What came ahead of
+    /// it was sent before, whatever its number.
+    pub(super) fn hear(&mut self, at: LinkId, exp_stat_sn: Serial32, cmd_sn: Serial32) {
+        let end = self.window.end();
+        self.knowledge.hear(at, exp_stat_sn, if cmd_sn.is_before(end) { end } else { cmd_sn });
+    }
+
+    /// Whether the initiator knew of these news when it sent a task.
+    pub(super) fn knows(&self, id: TaskId, news: u64) -> bool {
+        let task = self.tasks.get(&id.initiator_task_tag).filter(|task| task.id == id);
+        task.zip(self.knowledge.known_from(news)).is_some_and(|(task, from)| task.place >= from)
+    }
+
+    /// Forgets these news if all tasks know of them, and with them all that come. Returns whether it does.
+    pub(super) fn forget_news(&mut self, news: u64) -> bool {
+        let Some(from) = self.knowledge.known_from(news) else { return false };
+        let is_known = self.tasks.values().all(|task| !task.is_delivered || task.place >= from);
+        if is_known {
+            self.knowledge.forget(news);
+        }
+        is_known
     }
 
     /// Bytes held by requests ahead of their turn.

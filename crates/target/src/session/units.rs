@@ -4,24 +4,57 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
-use logical_unit::{LunMap, NexusId};
+use iscsi::target as protocol;
+use iscsi::target::TaskId;
+use logical_unit::{LunMap, NexusId, Seat};
+use scsi::{Cdb, CdbError};
 
 use crate::shared::Shared;
 use crate::tally::Tally;
 use crate::target::lun_number;
+
+use super::newcomers::{Newcomers, Refusal};
 
 pub(super) struct Units {
     pub(super) target_name: String,
     pub(super) luns: LunMap,
     pub(super) nexus: NexusId,
     pub(super) tallies: BTreeMap<u64, Arc<Tally>>,
+    pub(super) newcomers: Newcomers,
 }
 
 impl Units {
+    /// The units that a map has at the beginning of a session.
+    pub(super) fn new(target_name: String, luns: LunMap, nexus: NexusId) -> Self {
+        let newcomers = Newcomers::new(&luns);
+        Self { target_name, luns, nexus, tallies: BTreeMap::new(), newcomers }
+    }
+
+    /// Refuses a command for a unit that came after it was sent.
+    pub(super) fn refuse(
+        &mut self,
+        (lun, seat): (u64, Option<&Seat>),
+        command: (TaskId, &Result<Cdb, CdbError>),
+        protocol: &mut protocol::Session,
+    ) -> Option<Refusal> {
+        self.newcomers.refuse((&self.luns, &self.nexus), (lun, seat?), command, protocol)
+    }
+
     /// The functions of RFC 7144 that concern the nexus as a whole, which logical units do not
-    /// implement.
-    pub(super) fn manage_nexus(&self, function: TaskManagementFunction, lun: u64) -> Option<TaskManagementOutcome> {
+    /// implement; and those that are for all tasks of a unit, where another unit has come meanwhile.
+    pub(super) fn manage(
+        &self,
+        function: TaskManagementFunction,
+        lun: u64,
+        protocol: &protocol::Session,
+    ) -> Option<TaskManagementOutcome> {
         match function {
+            TaskManagementFunction::ClearTaskSet | TaskManagementFunction::LogicalUnitReset => {
+                let lun = lun_number(lun);
+                let is_new = |seat: &Seat| self.newcomers.is_unheard_of(lun, seat, protocol);
+                let is_another = self.luns.seat(lun).is_some_and(|seat| is_new(&seat));
+                is_another.then_some(TaskManagementOutcome::LunDoesNotExist)
+            }
             TaskManagementFunction::NexusReset => {
                 // The loss of the nexus and its return (SAM-5 6.3.3, 7.6).
                 self.luns.remove_nexus(&self.nexus);

@@ -192,16 +192,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         pdu.data.bytes().to_vec()
     }
 
-    /// Key, ASC and ASCQ of a command that must end in CHECK CONDITION; zeroes for GOOD.
+    /// Key, ASC and ASCQ of a command that must end in CHECK CONDITION; zeroes for GOOD. The next command acknowledges
+    /// its answer.
     pub async fn sense_of(&mut self, cdb: &[u8], write: Option<Vec<u8>>) -> (u8, u8, u8) {
         let expected = write.as_ref().map_or(0, Vec::len) as u32;
         self.command(40, cdb, write, expected).await;
+        let (stat_sn, sense) = self.answered_with_sense().await;
+        self.exp_stat_sn = stat_sn.next();
+        sense
+    }
+
+    /// The same of the next answer, with its StatSN. The next command does not acknowledge it.
+    pub async fn answered_with_sense(&mut self) -> (Serial32, (u8, u8, u8)) {
         let pdu = self.receive().await.expect("it is answered");
-        assert!(matches!(pdu.header.bhs, Ok(Bhs::ScsiResponse(_))), "{:?}", pdu.header.bhs);
-        match pdu.data.bytes() {
+        let Ok(Bhs::ScsiResponse(response)) = pdu.header.bhs else { panic!("{:?}", pdu.header.bhs) };
+        let sense = match pdu.data.bytes() {
             [] => (0, 0, 0),
             sense => (sense[2 + 2] & 0x0f, sense[2 + 12], sense[2 + 13]),
-        }
+        };
+        (response.stat_sn, sense)
     }
 
     pub async fn log_out(&mut self) {

@@ -3,6 +3,7 @@
 use base::serial::Serial32;
 
 use super::super::event::{CloseReason, Command, Event, HeldData, LinkId, Outcome, TaskId};
+use super::super::knowledge::NO_PLACE;
 use super::super::link::live;
 use super::super::nexus::Nexus;
 use super::super::placing::{Admission, ArrivedCommand, admit, lend};
@@ -104,6 +105,7 @@ impl Commands {
             data_out: collection,
             data_out_held,
             data_moved: nexus.now,
+            place: NO_PLACE,
             hold: cdb.ok().filter(|_| plan.is_held).map_or(DataHold::Free, DataHold::Due),
         });
         if command.is_immediate {
@@ -364,9 +366,19 @@ impl Commands {
     pub(super) fn complete(&mut self, id: TaskId, outcome: Outcome, nexus: &mut Nexus) -> bool {
         let Some(task) = self.set.remove_task(id) else { return false };
         if !task.is_aborted && !outcome.is_silent {
+            self.note_news(&task, &outcome.news, nexus);
             self.respond(&task, outcome, nexus);
         }
         true
+    }
+
+    /// Notes the news of a response that is about to be sent; without its connection it brings none.
+    fn note_news(&mut self, task: &Task, news: &[u64], nexus: &mut Nexus) {
+        for &news in news {
+            if let Some(link) = live(&mut nexus.links, task.link) {
+                self.set.knowledge.tell(task.link, link.stat_sn, news);
+            }
+        }
     }
 
     /// Frees the data buffers of a lost connection's waiting tasks: after a reassignment the data
@@ -403,6 +415,11 @@ impl Commands {
     /// When the connection must end, because too many are not.
     pub(super) fn note_acknowledgement(&mut self, at: LinkId, bhs: &Bhs, nexus: &mut Nexus) -> Result<(), CloseReason> {
         let Some(exp_stat_sn) = exp_stat_sn(bhs) else { return Ok(()) };
+        if self.set.knowledge.is_expecting()
+            && let Some(cmd_sn) = cmd_sn(bhs)
+        {
+            self.set.hear(at, exp_stat_sn, cmd_sn);
+        }
         let Some(link) = live(&mut nexus.links, at) else { return Ok(()) };
         for (tag, stat_sn) in link.acknowledge(exp_stat_sn) {
             self.set.acknowledge_answer(tag, stat_sn);
@@ -523,6 +540,18 @@ fn exp_stat_sn(bhs: &Bhs) -> Option<Serial32> {
         Bhs::DataOut(request) => Some(request.exp_stat_sn),
         Bhs::LogoutRequest(request) => Some(request.exp_stat_sn),
         Bhs::SnackRequest(request) => Some(request.exp_stat_sn),
+        _ => None,
+    }
+}
+
+/// The number of a request, or of the next command if it takes none: the initiator gives it at the time of ExpStatSN.
+fn cmd_sn(bhs: &Bhs) -> Option<Serial32> {
+    match bhs {
+        Bhs::NopOut(request) => Some(request.cmd_sn),
+        Bhs::ScsiCommand(request) => Some(request.cmd_sn),
+        Bhs::TaskManagementRequest(request) => Some(request.cmd_sn),
+        Bhs::TextRequest(request) => Some(request.cmd_sn),
+        Bhs::LogoutRequest(request) => Some(request.cmd_sn),
         _ => None,
     }
 }

@@ -210,3 +210,43 @@ fn a_task_set_is_aborted_with_commands_that_come_late() {
     peer.complete(started.task, good(&pattern(512)));
     assert!(matches!(peer.receive_bhs()[..], [Bhs::TaskManagementResponse(_)]));
 }
+
+/// A response brings news; what the initiator sent before it had them knows nothing of them, however late it comes.
+#[test]
+fn a_command_knows_of_the_news_that_its_initiator_had_when_it_sent_it() {
+    const NEWS: u64 = 7;
+    let mut peer = Peer::logged_in(parameters(), &[("ImmediateData", "No")]);
+    let write = peer.command(0x10, cdb_write(512), Direction::Write, 512);
+    peer.send(&write, Vec::new());
+    let (tag, ..) = r2ts(&peer.receive_bhs())[0];
+    peer.read(0x11, 512);
+    let read = peer.started();
+    assert!(!peer.target.session().knows(read.task, NEWS), "nobody has told it");
+    peer.complete(read.task, Outcome { news: vec![NEWS], ..Outcome::default() });
+    let Bhs::ScsiResponse(told) = peer.receive_bhs()[0] else { panic!("a response") };
+    // One that was sent before the response came, one that is lost on the way, and the first behind the news.
+    peer.read(0x12, 512);
+    let before = peer.started();
+    let lost = peer.command(0x13, CDB_READ, Direction::Read, 512);
+    let mut behind = peer.command(0x14, CDB_READ, Direction::Read, 512);
+    behind.exp_stat_sn = told.stat_sn.next();
+    peer.send(&behind, Vec::new());
+    assert!(peer.events.is_empty(), "its turn has not come");
+    peer.send(&ScsiCommand { exp_stat_sn: told.stat_sn.next(), ..lost }, Vec::new());
+    let mut known = Vec::new();
+    for event in std::mem::take(&mut peer.events) {
+        let Event::Command(command) = event else { panic!("{event:?}") };
+        known.push((command.task.initiator_task_tag.get(), peer.target.session().knows(command.task, NEWS)));
+        assert!(!peer.target.session().forget_news(NEWS), "others do not know of them yet");
+        peer.complete(command.task, good(&pattern(512)));
+    }
+    assert_eq!(known, [(0x13, false), (0x14, true)], "what is sent again with an old number is old");
+    assert!(!peer.target.session().knows(before.task, NEWS));
+    peer.complete(before.task, good(&pattern(512)));
+    peer.data_out(0x10, Some(tag), 0, 0, true, &pattern(512));
+    let write = peer.started();
+    assert!(!peer.target.session().knows(write.task, NEWS), "its data came late");
+    assert!(!peer.target.session().forget_news(NEWS));
+    peer.complete(write.task, Outcome::default());
+    assert!(peer.target.session().forget_news(NEWS), "all that come know of them");
+}

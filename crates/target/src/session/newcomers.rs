@@ -1,0 +1,88 @@
+//! Units that have come under their number during a session.
+//!
+//! A command is for the unit that was there when its initiator sent it, and a number does not say which that was. A
+//! unit that comes during the session refuses every command whose initiator may not know of it yet: all that was sent
+//! before the initiator had a response that reports its power-on, even if the number had no unit then. Units that were
+//! there when the session began are known: its initiator had no commands under way before that.
+
+use std::collections::BTreeMap;
+
+use iscsi::target as protocol;
+use iscsi::target::TaskId;
+use logical_unit::{LunMap, NexusId, Outcome, Seat};
+use scsi::{Cdb, CdbError, Sense};
+
+/// What the initiator of a session knows of the units that came.
+pub(super) struct Newcomers {
+    /// The arrivals before the session.
+    arrivals_before: u64,
+    /// Arrivals of which all commands know by now, by LUN.
+    met: BTreeMap<u64, u64>,
+}
+
+/// The answer to a command that was not sent to the unit that is there, and of which units it tells.
+pub(super) struct Refusal {
+    pub(super) outcome: Outcome,
+    pub(super) news: Vec<u64>,
+}
+
+impl Newcomers {
+    pub(super) fn new(luns: &LunMap) -> Self {
+        Self { arrivals_before: luns.arrivals(), met: BTreeMap::new() }
+    }
+
+    /// Refuses a command for a unit that came after it was sent. Those that a unit attention lets pass as well only
+    /// look. A copy names its units itself: it is refused while any of them is new.
+    pub(super) fn refuse(
+        &mut self,
+        (luns, nexus): (&LunMap, &NexusId),
+        (lun, seat): (u64, &Seat),
+        (task, cdb): (TaskId, &Result<Cdb, CdbError>),
+        protocol: &mut protocol::Session,
+    ) -> Option<Refusal> {
+        // Almost every session sees the same units from its beginning to its end.
+        let is_copy = matches!(cdb, Ok(Cdb::ExtendedCopy { .. })) && luns.arrivals() > self.arrivals_before;
+        if seat.arrival() <= self.arrivals_before && !is_copy {
+            return None;
+        }
+        if self.is_stranger(lun, seat, task, protocol) && !cdb.is_ok_and(|cdb| cdb.exemption().from_attention) {
+            return Some(Refusal { outcome: luns.refuse_at(nexus, seat), news: vec![seat.arrival()] });
+        }
+        let is_new = |arrival: &u64| {
+            *arrival > self.arrivals_before
+                && !self.met.values().any(|met| met == arrival)
+                && !protocol.knows(task, *arrival)
+        };
+        let news: Vec<u64> =
+            if is_copy { luns.arrivals_here().into_iter().filter(is_new).collect() } else { Vec::new() };
+        let outcome = || Outcome::check_condition(Sense::REPORTED_LUNS_CHANGED);
+        (!news.is_empty()).then(|| Refusal { outcome: outcome(), news })
+    }
+
+    /// Whether the initiator may not have known of this unit when it sent a task.
+    pub(super) fn is_stranger(
+        &mut self,
+        lun: u64,
+        seat: &Seat,
+        task: TaskId,
+        protocol: &mut protocol::Session,
+    ) -> bool {
+        let arrival = seat.arrival();
+        if arrival <= self.arrivals_before || self.met.get(&lun) == Some(&arrival) {
+            return false;
+        }
+        if !protocol.knows(task, arrival) {
+            return true;
+        }
+        if protocol.forget_news(arrival) {
+            self.met.insert(lun, arrival);
+        }
+        false
+    }
+
+    /// Whether the initiator has not said yet that it knows of the unit at a LUN.
+    pub(super) fn is_unheard_of(&self, lun: u64, seat: &Seat, protocol: &protocol::Session) -> bool {
+        let arrival = seat.arrival();
+        arrival > self.arrivals_before && self.met.get(&lun) != Some(&arrival) && !protocol.has_acknowledged(arrival)
+    }
+}

@@ -1,0 +1,153 @@
+//! A unit that comes under a number where another one was: commands that were sent to that one do nothing to it.
+
+use std::sync::Arc;
+
+use base::serial::Serial32;
+use block::memory::MemoryDevice;
+use block::{Buffer, Device, Identity, Request, SharedDevice};
+use iscsi::pdu::*;
+use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
+use target::{Target, TargetServer, TargetServerOptions};
+use tokio::io::DuplexStream;
+
+mod support;
+use support::*;
+
+const GOOD: (u8, u8, u8) = (0, 0, 0);
+const POWER_ON: (u8, u8, u8) = (6, 0x29, 0);
+
+/// A disk whose target may be served under number 0 or not.
+fn disk(serial: &str) -> (SharedDevice, Target) {
+    let identity = Identity { target: NAME.to_owned(), unit: "0".to_owned(), serial: serial.to_owned() };
+    let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, identity));
+    let luns = LunMap::new();
+    luns.insert(0, LogicalUnit::new(Arc::clone(&device), LogicalUnitOptions::default()));
+    (device, Target::new(NAME, luns))
+}
+
+/// The first bytes of its first four blocks.
+fn blocks(device: &SharedDevice) -> [u8; 4] {
+    let read = device.submit(Request::read(0, Buffer::zeroed(4 * 512))).try_take().expect("memory answers at once");
+    let bytes = read.buffer;
+    [0, 1, 2, 3].map(|block| bytes[block * 512])
+}
+
+/// A session with the first of two disks, which the second has replaced by two reloads after `before` was done.
+async fn replaced(
+    before: impl AsyncFnOnce(&mut Client<DuplexStream>),
+) -> (SharedDevice, SharedDevice, Client<DuplexStream>) {
+    let ((first, theirs), (second, others)) = (disk("first"), disk("second"));
+    let server = TargetServer::new(vec![theirs], TargetServerOptions::default());
+    let (mut client, _) = connect(&server);
+    client.log_in(1).await;
+    client.settle().await;
+    before(&mut client).await;
+    server.set_targets(vec![Target::new(NAME, LunMap::new())]);
+    server.set_targets(vec![others]);
+    (first, second, client)
+}
+
+fn write(lba: u32) -> [u8; 10] {
+    cdb10(0x2a, lba, 1)
+}
+
+/// RFC 7143 4.2.5.2: the data of a command that was accepted comes when it is asked for, which may be long after.
+#[tokio::test]
+async fn a_write_that_awaits_its_data_is_not_carried_out_by_the_unit_that_came_meanwhile() {
+    let mut transfer = None;
+    let (first, second, mut client) = replaced(async |client| {
+        let mut bytes = [0; 16];
+        bytes[..10].copy_from_slice(&write(1));
+        let command = ScsiCommand {
+            is_immediate: false,
+            is_final: true,
+            reads: false,
+            writes: true,
+            attribute: TaskAttribute::Simple,
+            lun: 0,
+            initiator_task_tag: tag(9),
+            expected_data_transfer_length: 512,
+            cmd_sn: client.cmd_sn,
+            exp_stat_sn: Serial32(0),
+            cdb: bytes,
+        };
+        client.cmd_sn = client.cmd_sn.next();
+        client.send(&command, Vec::new()).await;
+        let Bhs::ReadyToTransfer(r2t) = client.receive_bhs().await else { panic!("its data is asked for") };
+        transfer = Some(r2t.target_transfer_tag);
+    })
+    .await;
+    // Another command takes the unit attention, and the next says that it was received.
+    client.command(1, &[0; 6], None, 0).await;
+    client.acknowledge().await;
+    assert_eq!(client.sense_of(&[0; 6], None).await, GOOD);
+    let data = DataOut {
+        is_final: true,
+        lun: 0,
+        initiator_task_tag: tag(9),
+        target_transfer_tag: transfer,
+        exp_stat_sn: Serial32(0),
+        data_sn: Serial32(0),
+        buffer_offset: 0,
+    };
+    client.send(&data, vec![7; 512]).await;
+    assert_eq!(client.answered_with_sense().await.1, POWER_ON);
+    assert_eq!((blocks(&first), blocks(&second)), ([0; 4], [0; 4]));
+    assert_eq!(client.sense_of(&write(2), Some(vec![8; 512])).await, GOOD);
+    assert_eq!((blocks(&first), blocks(&second)), ([0; 4], [0, 0, 8, 0]));
+}
+
+/// SAM-5 5.14: each is told of the power-on, until the initiator has acknowledged that it was told (ExpStatSN).
+#[tokio::test]
+async fn all_that_was_sent_before_the_initiator_knew_of_a_new_unit_is_refused() {
+    let (first, second, mut client) = replaced(async |_| {}).await;
+    // As many as are under way when the first of them is answered.
+    for number in 0..4 {
+        client.command(number, &write(number), Some(vec![7; 512]), 512).await;
+    }
+    let identity = [0x12, 0, 0, 0, 36, 0];
+    client.command(4, &identity, None, 36).await;
+    for _ in 0..3 {
+        assert_eq!(client.answered_with_sense().await.1, POWER_ON);
+    }
+    client.acknowledge().await;
+    client.acknowledge().await;
+    assert_eq!((blocks(&first), blocks(&second)), ([0; 4], [0; 4]));
+    assert_eq!(client.sense_of(&write(3), Some(vec![8; 512])).await, GOOD);
+    assert_eq!(blocks(&second), [0, 0, 0, 8]);
+    // From then on it is a unit like any other.
+    client.exp_stat_sn = Serial32(0);
+    assert_eq!(client.sense_of(&write(2), Some(vec![9; 512])).await, GOOD);
+    assert_eq!(blocks(&second), [0, 0, 9, 8]);
+}
+
+/// A reset is for the unit that hangs, and not for all that others do at the one that took its place.
+#[tokio::test]
+async fn a_unit_is_not_reset_because_of_the_one_before_it() {
+    let (_, _, mut client) = replaced(async |_| {}).await;
+    client.command(1, &[0; 6], None, 0).await;
+    assert_eq!(client.answered_with_sense().await.1, POWER_ON);
+    let reset = async |client: &mut Client<DuplexStream>| {
+        let request = TaskManagementRequest {
+            is_immediate: true,
+            function: Ok(TaskManagementFunction::LogicalUnitReset),
+            lun: 0,
+            initiator_task_tag: tag(20),
+            referenced_task_tag: None,
+            cmd_sn: client.cmd_sn,
+            exp_stat_sn: client.exp_stat_sn,
+            ref_cmd_sn: Serial32(0),
+            exp_data_sn: Serial32(0),
+        };
+        client.send(&request, Vec::new()).await;
+        match client.receive_bhs().await {
+            Bhs::TaskManagementResponse(response) => response.outcome,
+            other => panic!("{other:?} is not the answer"),
+        }
+    };
+    assert_eq!(reset(&mut client).await, TaskManagementOutcome::LunDoesNotExist);
+    client.command(1, &[0; 6], None, 0).await;
+    client.acknowledge().await;
+    assert_eq!(client.sense_of(&[0; 6], None).await, GOOD, "no reset has been reported");
+    assert_eq!(reset(&mut client).await, TaskManagementOutcome::FunctionComplete);
+}

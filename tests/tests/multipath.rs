@@ -138,6 +138,65 @@ fn a_path_that_has_not_noticed_its_end_says_nothing_about_a_restored_image() {
     }
 }
 
+/// One path is cut while somebody else writes into each range of the LUN that the target tells apart. The other path was
+/// there all the time, and what this host wrote by it is no change by others.
+#[test]
+fn what_is_dirty_is_not_written_over_changes_of_the_whole_lun_that_one_path_hears_of() {
+    for is_changed in [false, true] {
+        let world = World::new();
+        let target = two_groups(&world, ["127.0.0.1:0"; 2]);
+        let served = world.status("target");
+        let portals: Vec<&str> = served["address"].as_str().unwrap().split(' ').collect();
+        let links: Vec<Forwarder> = portals.iter().copied().map(Forwarder::to).collect();
+        let urls: Vec<String> = links.iter().map(|link| format!("iscsi://{}/{IQN}/0", link.address)).collect();
+        let cache = ["--cache", "disk.cache", "--cache-size", "32MiB", "--cache-mode", "write-back"];
+        let attach = ["attach", &urls.join(","), "--multipath", "round-robin", "--name", "disk"];
+        let disk = world.start([&attach[..], &cache, &["--cache-clean-above", "100%"]].concat());
+        links[0].cut();
+        let is_online = || world.status("disk")["multipath"]["paths"][0]["is_online"] == true;
+        wait(|| !is_online());
+        let everywhere: Vec<String> = (0..16).map(|range| format!("write -P 1 {range}m 4k")).collect();
+        let ours: Vec<&str> = everywhere.iter().flat_map(|write| ["-c", write]).collect();
+        tool("qemu-io", [&["-f", "raw"][..], &ours, &["-c", "flush", &disk.ready]].concat());
+        world.run(["clean", "disk"]).success();
+        tool("qemu-io", ["-f", "raw", "-c", "write -P 2 5m 4k", "-c", "flush", &disk.ready]);
+        if is_changed {
+            let direct = format!("iscsi://{}/{IQN}/0", portals[1]);
+            let theirs: Vec<String> = everywhere.iter().map(|write| write.replace("-P 1", "-P 3")).collect();
+            let theirs: Vec<&str> = theirs.iter().flat_map(|write| ["-c", write]).collect();
+            tool("qemu-io", [&["-f", "raw"][..], &theirs, &["-c", "flush", &direct]].concat());
+        }
+        links[0].mend();
+        world.run(["set", "disk", "reconnect=now"]).success();
+        wait(is_online);
+        let pattern = match is_changed {
+            true => {
+                wait_for_trouble(&world, "others changed the logical unit while it was out of reach");
+                world.run(["clean", "disk"]).failure(WOULD_LOSE_DATA, &["4096 bytes", "overwrite-changes=on"]);
+                world.run(["detach", "disk", "--keep-dirty"]).success();
+                3
+            }
+            false => {
+                world.run(["clean", "disk"]).success();
+                world.run(["detach", "disk"]).success();
+                2
+            }
+        };
+        disk.wait().success();
+        let direct = format!("iscsi://{}/{IQN}/0", portals[0]);
+        tool("qemu-io", ["-f", "raw", "-c", &format!("read -P {pattern} 5m 4k"), &direct]);
+        target.terminate().success();
+    }
+}
+
+fn wait(is_so: impl Fn() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !is_so() {
+        assert!(std::time::Instant::now() < deadline, "never");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
 fn wait_for_trouble(world: &World, words: &str) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {

@@ -11,10 +11,37 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use block::{ByteRange, Error};
 
+use crate::told_changes;
+
+/// What a new session heard of changes by others while there was none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeardChanges {
+    /// The target recorded these.
+    pub recorded: Vec<ByteRange>,
+    /// The whole unit, where the target does not know what others changed: perhaps everything.
+    pub unknown: Option<ByteRange>,
+}
+
+impl HeardChanges {
+    /// All that others may have changed.
+    pub fn ranges(&self) -> Vec<ByteRange> {
+        self.unknown.map_or_else(|| self.recorded.clone(), |whole| vec![whole])
+    }
+
+    /// What of it lies in a unit of `size_bytes`.
+    pub(crate) fn within(&self, size_bytes: u64) -> Self {
+        let within = |&range: &ByteRange| told_changes::within(range, size_bytes);
+        Self {
+            recorded: self.recorded.iter().filter_map(within).collect(),
+            unknown: self.unknown.as_ref().and_then(within),
+        }
+    }
+}
+
 /// The decision about changes: those that others made, or the error of changes by this host.
 pub type Deciding = Pin<Box<dyn Future<Output = Result<Vec<ByteRange>, Error>> + Send>>;
 
-type Check = Box<dyn Fn(Vec<ByteRange>) -> Deciding + Send + Sync>;
+type Check = Box<dyn Fn(HeardChanges) -> Deciding + Send + Sync>;
 
 /// Decides about the changes by others of which one path to a LUN hears.
 pub struct ChangeGuard {
@@ -33,23 +60,24 @@ struct Heard {
 }
 
 impl ChangeGuard {
-    /// A guard for one path. `check` gets the ranges that were changed while there was no session,
-    /// and returns those that were changed by others; it fails if this host must not change the LUN
-    /// any more: `refusal` is its error then. No request of the session is sent before it has ended.
+    /// A guard for one path. `check` gets what was changed while there was no session, and returns
+    /// what of that was changed by others; it fails if this host must not change the LUN any more:
+    /// `refusal` is its error then. No request of the session is sent before it has ended.
     pub fn new(
         refusal: Arc<OnceLock<Error>>,
-        check: impl Fn(Vec<ByteRange>) -> Deciding + Send + Sync + 'static,
+        check: impl Fn(HeardChanges) -> Deciding + Send + Sync + 'static,
     ) -> Self {
         Self { refusal, check: Box::new(check), heard: Mutex::default() }
     }
 
-    /// A new session has heard that these ranges were changed.
-    pub(crate) async fn hear(&self, changed: Vec<ByteRange>) {
+    /// A new session has heard of these changes.
+    pub(crate) async fn hear(&self, heard: HeardChanges) {
+        let changed = heard.ranges();
         *self.lock() = Heard { changed: changed.clone(), by_others: changed.clone() };
         if changed.is_empty() {
             return;
         }
-        match (self.check)(changed).await {
+        match (self.check)(heard).await {
             Ok(by_others) => self.lock().by_others = by_others,
             Err(error) => {
                 if self.refusal.set(error.clone()).is_ok() {

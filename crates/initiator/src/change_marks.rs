@@ -4,7 +4,7 @@
 //! A mark that this process holds is taken again in every new session, before any other command
 //! there changes the LUN, and its changes are read: what other hosts changed meanwhile is published
 //! as [`Event::Invalidated`](block::Event::Invalidated). If the target does not know the mark any
-//! more, or with another token only, everything may have changed.
+//! more, with another token only, or only since it was made anew, everything may have changed.
 //!
 //! Of a shared LUN no changes are read: its registrations report changes, and outlive the session.
 
@@ -14,6 +14,7 @@ use scsi::{Cdb, Sense, Status};
 
 pub use scsi::change_mark::{Mark, Support as ChangeMarkSupport};
 
+use crate::change_guard::HeardChanges;
 use crate::error::{LinkError, sense_error};
 use crate::limits::{CHANGE_REPORT_BYTES, CHANGE_REPORTS_MAX, MARKS_BYTES};
 use crate::raw_command::{RawCommand, RawOutcome, Repeat};
@@ -241,35 +242,49 @@ impl RemoteLun {
     }
 }
 
-/// Takes the held marks again, first of all in a new session. Returns the ranges that others
-/// changed meanwhile; none for a unit that `is_shared`.
+/// The number of the first content of a mark, which is made with everything changed.
+const SEQUENCE_OF_NEW: u64 = 0;
+
+fn everything() -> ByteRange {
+    ByteRange { offset: 0, length: u64::MAX }
+}
+
+/// The changes of a mark whose report cannot be read: it may be there, so no other path vouches for anything.
+fn unread() -> Vec<ByteRange> {
+    tracing::warn!("the target does not report what others changed meanwhile: everything counts as changed");
+    vec![everything()]
+}
+
+/// Takes the held marks again, first of all in a new session. Returns what others changed
+/// meanwhile; nothing for a unit that `is_shared`.
 ///
 /// # Errors
-/// Those of the link. A mark that the unit refuses counts as everything changed.
+/// Those of the link. A mark whose changes the unit does not report counts as everything changed.
 pub(crate) async fn take_again(
     probe: &mut Probe<'_>,
     support: Option<Support>,
     taken: &TakenMarks,
     is_shared: bool,
-) -> Result<Vec<ByteRange>, LinkError> {
-    let mut changed = Vec::new();
+) -> Result<HeardChanges, LinkError> {
+    let mut changed = HeardChanges::default();
     for id in taken.ids() {
         if is_shared {
             take_newest(probe, id, taken).await?;
             continue;
         }
         match take_one(probe, support, id, taken).await? {
-            Some(ranges) => changed.extend(ranges),
+            Some(ranges) => changed.recorded.extend(ranges),
             None => {
                 tracing::warn!("the target does not know what others changed meanwhile: everything may be old");
-                changed = vec![ByteRange { offset: 0, length: u64::MAX }];
+                changed.unknown = Some(everything());
             }
         }
     }
     Ok(changed)
 }
 
-/// Takes one mark again. Returns what it recorded; `None` where the unit cannot report it.
+/// Takes one mark again. Returns what it recorded, everything where that cannot be read; `None` where
+/// the unit does not know what others changed.
 async fn take_one(
     probe: &mut Probe<'_>,
     support: Option<Support>,
@@ -277,21 +292,23 @@ async fn take_one(
     taken: &TakenMarks,
 ) -> Result<Option<Vec<ByteRange>>, LinkError> {
     let Some(support) = support else { return Ok(None) };
-    let Ok(data) = probe.ask(&report_marks_cdb()).await? else { return Ok(None) };
-    let marks = parse_marks(&data).unwrap_or_default();
+    let marks = probe.ask(&report_marks_cdb()).await?.ok().and_then(|data| parse_marks(&data).ok());
     let tokens = taken.get(&id);
     let counts = |mark: &&Mark| mark.id == id && tokens.as_ref().is_some_and(|tokens| tokens.0.contains(&mark.token));
-    let known = marks.iter().find(counts);
     let is_taken = take_newest(probe, id, taken).await?;
-    let Some(known) = known.filter(|_| is_taken) else { return Ok(None) };
+    let Some(marks) = marks else { return Ok(Some(unread())) };
+    // Another path made one anew since the session was lost, where the unit knew none.
+    let is_made_before = |mark: &&Mark| mark.sequence != SEQUENCE_OF_NEW;
+    let Some(known) = marks.iter().find(counts).filter(is_made_before) else { return Ok(None) };
+    if !is_taken {
+        return Ok(Some(unread()));
+    }
     let mut report = Report::new(known.slot, support);
     loop {
         let cdb = report.cdb();
-        let Ok(data) = probe.ask(&cdb).await? else { return Ok(None) };
-        let Ok(part) = Changes::parse(&data) else { return Ok(None) };
-        if part.id != id {
-            return Ok(None);
-        }
+        let data = probe.ask(&cdb).await?.ok();
+        let part = data.and_then(|data| Changes::parse(&data).ok()).filter(|part| part.id == id);
+        let Some(part) = part else { return Ok(Some(unread())) };
         if let Some(report) = report.handle(part) {
             return Ok(Some(report.ranges));
         }

@@ -4,7 +4,7 @@
 use block::Error;
 use scsi::change_mark::{Parameters, action_out, parse_content};
 
-pub use scsi::change_mark::ContentId;
+pub use scsi::change_mark::{ContentId, is_content_id};
 
 use crate::change_marks::{check, malformed};
 use crate::content_guard::{ContentGuard, report_cdb};
@@ -23,14 +23,14 @@ impl RemoteLun {
         parse_content(&data).map_err(malformed)
     }
 
-    /// Gives the content this id, which must be new, unless it has one. It is the id of the content
-    /// that every later read finds, until somebody changes it.
+    /// Has the target give the content an id, unless it has one. It is the id of the content that
+    /// every later read finds, until somebody changes it.
     ///
     /// # Errors
     /// As [`content_id`](Self::content_id).
-    pub async fn name_content(&self, id: ContentId) -> Result<(), Error> {
+    pub async fn name_content(&self) -> Result<(), Error> {
         self.support()?;
-        let parameters = Parameters { id, token: 0, sequence: 0 };
+        let parameters = Parameters { id: [0; 16], token: 0, sequence: 0 };
         // Where the first one was carried out, the second finds a content with an id.
         let outcome = self.change_mark_out(action_out::NAME_CONTENT, parameters, Repeat::Always).await?;
         check(&outcome, "naming the content")

@@ -22,13 +22,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base::clock::Instant;
-use block::{ByteRange, Copies, Error, ErrorKind, Event, Geometry};
+use block::{Copies, Error, ErrorKind, Event, Geometry};
 use iscsi::url::Portal;
 use scsi::Sense;
 use scsi::change_mark::Support;
 
 use crate::alarm::{Alarm, within};
 use crate::back_off::BackOff;
+use crate::change_guard::HeardChanges;
 use crate::change_marks;
 use crate::connector::Connector;
 use crate::engine::{Engine, Stop};
@@ -142,8 +143,8 @@ fn check_sharing(link: &Link, options: &InitiatorOptions, unit: &Unit) -> Result
 struct Session {
     link: Link,
     unit: Unit,
-    /// Ranges that other hosts changed while there was no session.
-    changed: Vec<ByteRange>,
+    /// What other hosts changed while there was no session.
+    changed: HeardChanges,
     /// Reports of the unit that came after its properties were read.
     heard_late: Vec<Sense>,
 }
@@ -180,13 +181,12 @@ async fn establish(
     }
 }
 
-/// The unit's properties, the ranges that others changed, and what it reported after its properties
-/// were read.
+/// The unit's properties, what others changed, and what it reported after its properties were read.
 async fn look(
     link: &mut Link,
     options: &InitiatorOptions,
     held: Option<&Shared>,
-) -> Result<(Unit, Vec<ByteRange>, Vec<Sense>), LinkError> {
+) -> Result<(Unit, HeardChanges, Vec<Sense>), LinkError> {
     let unit = Probe::new(link, options)?.run().await?;
     let already = link.heard.len();
     let mut probe = Probe::new(link, options)?;
@@ -195,20 +195,20 @@ async fn look(
         Some(shared) if shared.view().identity == unit.identity => {
             ask_again(&mut probe, unit.change_marks, shared, options.is_shared).await?
         }
-        _ => Vec::new(),
+        _ => HeardChanges::default(),
     };
     let heard_late = link.heard.split_off(already);
     Ok((unit, changed, heard_late))
 }
 
-/// Takes the marks again and asks for the content, of the same unit as before. Returns the ranges
-/// that others changed.
+/// Takes the marks again and asks for the content, of the same unit as before. Returns what others
+/// changed.
 async fn ask_again(
     probe: &mut Probe<'_>,
     support: Option<Support>,
     shared: &Shared,
     is_shared: bool,
-) -> Result<Vec<ByteRange>, LinkError> {
+) -> Result<HeardChanges, LinkError> {
     if let Some(guard) = shared.content_guard.get() {
         guard.ask(probe).await?;
     }
@@ -494,14 +494,13 @@ impl Runner {
         Ok(())
     }
 
-    fn within_unit(&self, ranges: &[ByteRange]) -> Vec<ByteRange> {
-        let size_bytes = self.shared.view().geometry.size_bytes;
-        ranges.iter().filter_map(|&range| told_changes::within(range, size_bytes)).collect()
+    fn within_unit(&self, changed: &HeardChanges) -> HeardChanges {
+        changed.within(self.shared.view().geometry.size_bytes)
     }
 
-    /// The guard's decision, after changes of these ranges, whether this host may still change the
-    /// unit. A unit that cannot tell any more says nothing of what is dirty.
-    fn decision_about(&self, changed: &[ByteRange]) -> impl Future<Output = ()> + Send + use<> {
+    /// The guard's decision, after these changes, whether this host may still change the unit. A unit
+    /// that cannot tell any more says nothing of what is dirty.
+    fn decision_about(&self, changed: &HeardChanges) -> impl Future<Output = ()> + Send + use<> {
         let (shared, changed) = (Arc::clone(&self.shared), self.within_unit(changed));
         let can_tell = shared.view().change_marks.is_some();
         async move {
@@ -511,11 +510,11 @@ impl Runner {
         }
     }
 
-    /// Publishes that other hosts changed these ranges: copies of them above are void. The guard has
-    /// decided before whether this host may still change the unit.
-    fn tell_of(&self, changed: &[ByteRange]) {
+    /// Publishes what other hosts changed: copies of it above are void. The guard has decided before
+    /// whether this host may still change the unit.
+    fn tell_of(&self, changed: &HeardChanges) {
         let size_bytes = self.shared.view().geometry.size_bytes;
-        let changed = self.within_unit(changed);
+        let changed = self.within_unit(changed).ranges();
         let bytes: u64 = changed.iter().map(|range| range.length).sum();
         if bytes > 0 {
             tracing::warn!(bytes, place = self.options.place(), "others changed the LUN while it was out of reach");

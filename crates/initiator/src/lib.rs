@@ -86,11 +86,11 @@ mod unit;
 mod verdict;
 mod wire;
 
-pub use change_guard::{ChangeGuard, Deciding};
+pub use change_guard::{ChangeGuard, Deciding, HeardChanges};
 pub use change_marks::{ChangeMarkSupport, ChangeReport, Mark};
 pub use compare_and_write::Compared;
 pub use connector::{BoxedStream, Connecting, Connector, Stream, TcpConnector};
-pub use content::ContentId;
+pub use content::{ContentId, is_content_id};
 pub use content_guard::ContentGuard;
 pub use driver::{Driver, connect, discover};
 pub use iscsi::initiator::DiscoveredTarget;

@@ -3,15 +3,18 @@
 
 mod support;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
 use block::{Buffer, ByteRange, Error, ErrorKind};
-use initiator::{ChangeGuard, InitiatorOptions, RemoteLun};
+use initiator::{ChangeGuard, HeardChanges, InitiatorOptions, RemoteLun};
 use iscsi::pdu::Isid;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, MemoryChanges};
+use scsi::change_mark::{Mark, Support, action_in, emit_marks};
+use scsi::{Cdb, Sense, vpd};
+use support::scripted::{Reaction, Reply, Scripted};
 use support::{IQN, World};
 use target::{Target, TargetServer, TargetServerOptions};
 
@@ -67,8 +70,9 @@ fn neither_what_waits_nor_what_was_not_flushed_is_written_over_changes_by_others
         call!(world, one, take_mark(ID, 5)).unwrap();
         let sequence = call!(world, one, marks()).unwrap()[0].sequence;
         assert!(call!(world, one, clear_mark(ID, 5, sequence)).unwrap());
-        one.set_guard(ChangeGuard::new(Arc::new(OnceLock::new()), move |changed| {
-            assert_eq!(changed, [ByteRange { offset: 0, length: MIB }]);
+        one.set_guard(ChangeGuard::new(Arc::new(OnceLock::new()), move |heard| {
+            let changed = heard.ranges();
+            assert_eq!((&changed[..], heard.unknown), (&[ByteRange { offset: 0, length: MIB }][..], None));
             let refusal = Error::new(ErrorKind::Unsupported, "others were here");
             let by_others = if is_by_others { changed } else { Vec::new() };
             Box::pin(async move { if is_refused { Err(refusal) } else { Ok(by_others) } })
@@ -97,5 +101,96 @@ fn neither_what_waits_nor_what_was_not_flushed_is_written_over_changes_by_others
                 call!(world, one, flush()).unwrap();
             }
         }
+    }
+}
+
+/// Two paths of one host, which hold one mark. The target recorded changes everywhere, or lost the mark: then the
+/// path that comes first makes it anew, with everything changed, and the other one finds that.
+#[test]
+fn a_session_hears_whether_its_target_recorded_everything_or_knows_nothing() {
+    let whole = ByteRange { offset: 0, length: 16 * MIB };
+    for is_mark_lost in [false, true] {
+        let mut world = World::new(6);
+        serve(&mut world);
+        let second = InitiatorOptions { isid: Some(Isid::random_format(1, 2)), ..host(&world, 1) };
+        let paths = [host(&world, 1), second].map(|options| world.connect(options).unwrap());
+        for path in &paths {
+            call!(world, path, take_mark(ID, 5)).unwrap();
+        }
+        let sequence = call!(world, paths[0], marks()).unwrap()[0].sequence;
+        assert!(call!(world, paths[0], clear_mark(ID, 5, sequence)).unwrap());
+        let heard = Arc::<Mutex<Vec<HeardChanges>>>::default();
+        for path in &paths {
+            let hearing = Arc::clone(&heard);
+            path.set_guard(ChangeGuard::new(Arc::new(OnceLock::new()), move |changes| {
+                let ranges = changes.ranges();
+                hearing.lock().unwrap().push(changes);
+                Box::pin(async { Ok(ranges) })
+            }));
+        }
+        write(&mut world, &paths[1], 0, 1).unwrap();
+        let recorded = match is_mark_lost {
+            true => {
+                serve(&mut world);
+                Vec::new()
+            }
+            false => {
+                let other = world.connect(host(&world, 2)).unwrap();
+                (0..16).for_each(|range| write(&mut world, &other, range * MIB, 2).unwrap());
+                vec![whole]
+            }
+        };
+        world.network.cut();
+        world.pass(Duration::from_secs(2));
+        let heard = heard.lock().unwrap();
+        let expected = HeardChanges { recorded, unknown: is_mark_lost.then_some(whole) };
+        assert_eq!(*heard, [expected.clone(), expected], "{is_mark_lost}");
+    }
+}
+
+/// The target has the mark, perhaps, and does not say what is recorded in it: no other path vouches for that.
+#[test]
+fn changes_that_are_not_reported_count_as_recorded_everywhere() {
+    let mark = Mark { id: ID, token: 5, sequence: 7, slot: 0, is_held_here: false, is_held_elsewhere: true };
+    let whole = ByteRange { offset: 0, length: MIB };
+    let failing: fn(u8) -> bool = |action| action == action_in::REPORT_CHANGES;
+    let all: fn(u8) -> bool = |_| true;
+    for (is_failing, mark, is_recorded) in
+        [(failing, mark, true), (all, mark, true), (failing, Mark { token: 6, ..mark }, false)]
+    {
+        let mut world = World::new(7);
+        let target = Scripted::new(&world);
+        let support = Support { marks_max: 16, range_bytes: MIB as u32 };
+        target.tell(move |disk, cdb| match *cdb {
+            Cdb::Inquiry { is_vpd: true, page: vpd::page::SUPPORTED_PAGES, .. } => {
+                Reaction::Answer(Reply::data(vpd::emit_supported_pages(&[0, vpd::page::CHANGE_MARKS])))
+            }
+            Cdb::Inquiry { is_vpd: true, page: vpd::page::CHANGE_MARKS, .. } => {
+                Reaction::Answer(Reply::data(support.emit()))
+            }
+            Cdb::ChangeMarkIn { service_action, .. } if is_failing(service_action) => {
+                Reaction::Answer(Reply::sense(Sense::UNRECOVERED_READ_ERROR))
+            }
+            Cdb::ChangeMarkIn { .. } => Reaction::Answer(Reply::data(emit_marks(&[mark]))),
+            Cdb::ChangeMarkOut { .. } => Reaction::Answer(Reply::data(Vec::new())),
+            Cdb::Read(_) if disk.session_count == 1 => Reaction::Leave,
+            _ => Reaction::Proper,
+        });
+        let (lun, driver) = world.run(initiator::connect(world.options(), Arc::new(target.clone()))).unwrap();
+        world.executor.spawn(driver);
+        call!(world, lun, take_mark(ID, 5)).unwrap();
+        let heard = Arc::<Mutex<Vec<HeardChanges>>>::default();
+        let hearing = Arc::clone(&heard);
+        lun.set_guard(ChangeGuard::new(Arc::new(OnceLock::new()), move |changes| {
+            hearing.lock().unwrap().push(changes);
+            Box::pin(async { Ok(Vec::new()) })
+        }));
+        read(&mut world, &lun, 0);
+        assert_eq!(lun.status().session_count, 2);
+        let expected = match is_recorded {
+            true => HeardChanges { recorded: vec![whole], unknown: None },
+            false => HeardChanges { recorded: Vec::new(), unknown: Some(whole) },
+        };
+        assert_eq!(*heard.lock().unwrap(), [expected], "{mark:?}");
     }
 }

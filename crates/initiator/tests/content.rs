@@ -9,14 +9,16 @@ use std::time::Duration;
 use block::device::DeviceExt;
 use block::memory::MemoryDevice;
 use block::{Buffer, ErrorKind, SharedDevice};
-use initiator::{ContentGuard, InitiatorOptions, RemoteLun};
+use initiator::{ContentGuard, InitiatorOptions, RemoteLun, State};
 use iscsi::pdu::Isid;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, MemoryChanges};
+use scsi::change_mark::{action_in, content_id, emit_content};
+use scsi::{Cdb, Sense, SenseKey};
+use support::scripted::{Reaction, Reply, Scripted};
 use support::{IQN, World, identity};
 use target::{Target, TargetServer, TargetServerOptions};
 
 const MIB: u64 = 1 << 20;
-const ID: [u8; 16] = [9; 16];
 
 fn host(world: &World, number: u32) -> InitiatorOptions {
     InitiatorOptions {
@@ -61,17 +63,19 @@ fn a_content_has_one_id_for_all_hosts_until_one_of_them_changes_it() {
     serve(&mut world, &disk(), true);
     let (one, two) = (world.connect(host(&world, 1)).unwrap(), world.connect(host(&world, 2)).unwrap());
     assert_eq!(call!(world, one, content_id()).unwrap(), None);
-    call!(world, one, name_content(ID)).unwrap();
-    call!(world, two, name_content([8; 16])).unwrap();
+    call!(world, one, name_content()).unwrap();
+    let first = call!(world, one, content_id()).unwrap();
+    call!(world, two, name_content()).unwrap();
     for lun in [&one, &two] {
-        assert_eq!(call!(world, lun, content_id()).unwrap(), Some(ID));
+        assert_eq!((call!(world, lun, content_id()).unwrap(), first.is_some()), (first, true));
     }
     write(&mut world, &one);
     for lun in [&one, &two] {
         assert_eq!(call!(world, lun, content_id()).unwrap(), None);
     }
-    call!(world, two, name_content([8; 16])).unwrap();
-    assert_eq!(call!(world, one, content_id()).unwrap(), Some([8; 16]));
+    call!(world, two, name_content()).unwrap();
+    let second = call!(world, one, content_id()).unwrap();
+    assert!(second.is_some() && second != first);
 }
 
 #[test]
@@ -80,7 +84,7 @@ fn a_target_without_marks_cannot_tell() {
     serve(&mut world, &disk(), false);
     let one = world.connect(host(&world, 1)).unwrap();
     assert_eq!(call!(world, one, content_id()).unwrap_err().kind(), ErrorKind::Unsupported);
-    assert_eq!(call!(world, one, name_content(ID)).unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(call!(world, one, name_content()).unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 /// The target comes back with the same content, with none that it knows, and as one that cannot tell.
@@ -90,10 +94,11 @@ fn a_new_session_hears_of_another_content_before_it_reads_anything() {
     let disk = disk();
     serve(&mut world, &disk, true);
     let (one, two) = (world.connect(host(&world, 1)).unwrap(), world.connect(host(&world, 2)).unwrap());
-    call!(world, one, name_content(ID)).unwrap();
+    call!(world, one, name_content()).unwrap();
+    let id = call!(world, one, content_id()).unwrap().unwrap();
     let told = Arc::<AtomicU32>::default();
     let telling = Arc::clone(&told);
-    one.guard_content(ContentGuard::new(ID, move || {
+    one.guard_content(ContentGuard::new(id, move || {
         telling.fetch_add(1, Ordering::Relaxed);
     }));
     let told_at_the_next_read = |world: &mut World, sessions| {
@@ -113,4 +118,102 @@ fn a_new_session_hears_of_another_content_before_it_reads_anything() {
     serve(&mut world, &disk, false);
     assert_eq!(told_at_the_next_read(&mut world, 5), 0, "it cannot tell");
     world.pass(Duration::from_secs(1));
+}
+
+const TIME: Duration = Duration::from_secs(12);
+
+/// A disk whose answers to REPORT CONTENT a test makes, and who is told of another content than `id`.
+struct Answering {
+    world: World,
+    target: Scripted,
+    lun: Arc<RemoteLun>,
+    told: Arc<AtomicU32>,
+}
+
+impl Answering {
+    fn new(id: [u8; 16]) -> Self {
+        let mut world = World::new(4);
+        let target = Scripted::new(&world);
+        let options = InitiatorOptions { replacement_timeout: TIME, ..world.options() };
+        let (lun, driver) = world.run(initiator::connect(options, Arc::new(target.clone()))).unwrap();
+        world.executor.spawn(driver);
+        let told = Arc::<AtomicU32>::default();
+        let telling = Arc::clone(&told);
+        lun.guard_content(ContentGuard::new(id, move || {
+            telling.fetch_add(1, Ordering::Relaxed);
+        }));
+        Self { world, target, lun, told }
+    }
+
+    /// From now on this is the answer.
+    fn answer(&self, reply: &Option<Reply>) {
+        let reply = reply.clone();
+        self.target.tell(move |_, cdb| match cdb {
+            Cdb::ChangeMarkIn { service_action: action_in::REPORT_CONTENT, .. } => Reaction::Answer(reply.clone()),
+            _ => Reaction::Proper,
+        });
+    }
+
+    /// The session is lost. The next one begins with this answer.
+    fn lose_session(&mut self, reply: &Option<Reply>) {
+        self.target.tell(|_, _| Reaction::Leave);
+        let (lost, lun) = (self.lun.status().session_count, Arc::clone(&self.lun));
+        self.world.executor.spawn(async move { drop(lun.read(0, Buffer::zeroed(512)).await) });
+        while self.lun.status().state == State::Online {
+            self.world.pass(Duration::from_millis(1));
+        }
+        assert_eq!(self.lun.status().session_count, lost);
+        self.answer(reply);
+    }
+
+    fn read(&mut self) -> Result<(), ErrorKind> {
+        let read = self.lun.read(4096, Buffer::zeroed(512));
+        self.world.run(read).map(drop).map_err(|error| error.kind())
+    }
+
+    fn told(&self) -> u32 {
+        self.told.load(Ordering::Relaxed)
+    }
+}
+
+/// What cannot be asked says nothing of the content: requests wait, and fail as where the target is away.
+#[test]
+fn a_content_that_cannot_be_asked_for_is_asked_for_again_and_is_no_other_one() {
+    let id = content_id([1; 16]);
+    let same = Reply::data(emit_content(Some(id)));
+    let wrong_length = |length: u32| Reply::data([&length.to_be_bytes()[..], &id].concat());
+    let unasked = [
+        Reply::sense(Sense::new(SenseKey::NotReady, 0x04, 0x02)),
+        Reply::sense(Sense::new(SenseKey::NotReady, 0x04, 0x0b)),
+        Reply::sense(Sense::new(SenseKey::AbortedCommand, 0, 0)),
+        Reply::sense(Sense::UNRECOVERED_READ_ERROR),
+        Reply::sense(Sense::new(SenseKey::HardwareError, 0x44, 0)),
+        Reply::sense(Sense::LOGICAL_UNIT_NOT_SUPPORTED),
+        wrong_length(8),
+        wrong_length(u32::MAX),
+        Reply::data(Vec::new()),
+    ];
+    for reply in &unasked {
+        let mut at = Answering::new(id);
+        at.lose_session(reply);
+        at.world.pass(TIME / 4);
+        assert_eq!((at.told(), at.lun.status().state), (0, State::Reconnecting), "{reply:?}");
+        let why = at.lun.status().last_error.unwrap_or_default();
+        assert!(why.contains("REPORT CONTENT") || why.contains("make no sense"), "{why}");
+        at.answer(&same);
+        assert_eq!((at.read(), at.told()), (Ok(()), 0), "{reply:?}");
+        at.lose_session(reply);
+        assert_eq!((at.read(), at.told()), (Err(ErrorKind::TimedOut), 0), "{reply:?}");
+        at.answer(&same);
+        at.world.pass(TIME);
+        assert_eq!((at.read(), at.told()), (Ok(()), 0), "{reply:?}");
+    }
+    let cannot_tell = [Sense::INVALID_OPERATION_CODE, Sense::INVALID_FIELD_IN_CDB];
+    let others = [Reply::data(emit_content(None)), Reply::data(emit_content(Some(content_id([2; 16]))))];
+    let told_of = cannot_tell.map(|sense| (Reply::sense(sense), 0)).into_iter().chain(others.map(|reply| (reply, 1)));
+    for (reply, told) in told_of {
+        let mut at = Answering::new(id);
+        at.lose_session(&reply);
+        assert_eq!((at.read(), at.told()), (Ok(()), told), "{reply:?}");
+    }
 }

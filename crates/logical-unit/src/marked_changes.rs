@@ -2,7 +2,8 @@
 
 use block::{ByteRange, Device, Error, ErrorKind, Request};
 use scsi::Sense;
-use scsi::change_mark::Parameters;
+use scsi::change_mark::{Parameters, content_id};
+use uuid::Uuid;
 
 use crate::admission::Admission;
 use crate::change_marks::{Held, TURN, cannot_save};
@@ -73,14 +74,10 @@ impl LogicalUnit {
         marks.finish_clear(nexus, parameters, self.geometry().size_bytes).await
     }
 
-    /// NAME CONTENT: what the unit has now gets the id in `parameters`, unless it has one. Nothing
-    /// executes from the last flush until it has: a change is before both, or removes the id.
-    pub(crate) async fn name_content(
-        &self,
-        nexus: &NexusId,
-        parameters: &Parameters,
-        admission: Admission,
-    ) -> Result<(), Failure> {
+    /// NAME CONTENT: what the unit has now gets an id, unless it has one. Nothing executes from the
+    /// last flush until it has: a change is before both, or removes the id. It is drawn here: an
+    /// initiator could give one a second time.
+    pub(crate) async fn name_content(&self, nexus: &NexusId, admission: Admission) -> Result<(), Failure> {
         let marks = self.change_marks.as_ref().ok_or(Sense::INVALID_OPERATION_CODE.at_byte(0))?;
         let _turn = marks.clearing.exclusive(TURN).await;
         if marks.content().is_some() {
@@ -93,7 +90,7 @@ impl LogicalUnit {
         // A sanitize that has begun since the command arrived goes on changing the unit.
         admission.check_sanitize(self)?;
         self.flush_changes().await?;
-        marks.name_content(parameters.id, self.protection.covers(nexus)).await
+        marks.name_content(content_id(Uuid::new_v4().into_bytes()), self.protection.covers(nexus)).await
     }
 
     async fn flush_changes(&self) -> Result<(), Failure> {

@@ -119,9 +119,11 @@ fn content(target: &Target) -> Option<ContentId> {
     parse_content(&target.data(cdb)).unwrap()
 }
 
-fn name_content(target: &Target, id: ContentId) {
-    let (cdb, list) = out(action_out::NAME_CONTENT, id, 0, 0);
+/// With the id that it proposes, of which nothing is heeded. Returns the one that the content has then.
+fn name_content(target: &Target, proposed: ContentId) -> Option<ContentId> {
+    let (cdb, list) = out(action_out::NAME_CONTENT, proposed, 0, 0);
     target.good(cdb, &list);
+    content(target)
 }
 
 fn clear(target: &Target) {
@@ -170,8 +172,8 @@ fn no_command_that_changes_the_medium_escapes_the_marks() {
         assert!(is_copy || changes(&holder, 0).runs.is_empty(), "{} by the holder", row.name);
 
         for writer in [&other, &holder] {
-            name_content(&holder, ID);
-            assert_eq!(content(&other), Some(ID));
+            assert!(name_content(&holder, ID).is_some());
+            assert!(content(&other).is_some());
             if let Some((cdb, data_out, _)) = changing(code, writer) {
                 writer.good(cdb, &data_out);
             }
@@ -199,13 +201,31 @@ fn a_content_gets_its_id_behind_flushes_of_the_unit_and_keeps_it() {
     let one = target(&journal);
     let other = one.other("other,i,0x2 target,t,0x1");
     assert_eq!(content(&one), None);
-    name_content(&one, ID);
+    let id = name_content(&one, ID);
+    assert!(id.is_some());
     assert_eq!(*journal.lock().unwrap(), [Happened::Flushed, Happened::Flushed, Happened::Recorded]);
     journal.lock().unwrap().clear();
-    name_content(&other, [8; 16]);
-    assert_eq!((content(&one), journal.lock().unwrap().len()), (Some(ID), 0), "it has one");
-    let (cdb, list) = out(action_out::CLEAR, ID, 0, 0);
+    assert_eq!((name_content(&other, [8; 16]), journal.lock().unwrap().len()), (id, 0), "it has one");
+    let (cdb, list) = out(action_out::CLEAR, id.unwrap(), 0, 0);
     assert_eq!(one.run(cdb, &list).sense, Some(Sense::COMMAND_SEQUENCE_ERROR), "it is no mark of anybody");
+}
+
+/// Else a host that may only read would say of changed content that it is what it was.
+#[test]
+fn nobody_can_give_a_content_the_id_of_another_one() {
+    let (one, reader) = (target(&Journal::default()), "reader,i,0x2 target,t,0x1");
+    let reader = one.other(reader);
+    let mut given: Vec<ContentId> = Vec::new();
+    let proposals = |given: &[ContentId]| [&[[0; 16], [0xff; 16], ID][..], given].concat();
+    for _ in 0..3 {
+        for proposed in proposals(&given) {
+            let id = name_content(&reader, proposed).unwrap();
+            assert!(id != proposed && !given.contains(&id), "{id:?} again");
+            given.push(id);
+            one.good(Cdb::Write(transfer(Blocks::new(0, 1))), &[0x5a; BLOCK_BYTES]);
+            assert_eq!(content(&reader), None);
+        }
+    }
 }
 
 /// A write that is recorded and not executed yet would be named before it changes anything.
@@ -228,7 +248,7 @@ fn a_content_gets_its_id_when_no_command_stands_between_its_recording_and_its_ex
     device.release();
     assert_eq!(first.now_or_never().map(|outcome| outcome.status), Some(Status::Good));
     assert_eq!(naming.now_or_never().map(|outcome| outcome.status), Some(Status::Good));
-    assert_eq!(content(&one), Some(ID));
+    assert!(content(&one).is_some());
     let mut second = write();
     assert!((&mut second).now_or_never().is_none() && device.waiting_count() == 1);
     assert_eq!(content(&one), None, "before it is carried out");
@@ -257,7 +277,7 @@ fn others_go_on_until_the_last_flush_before_a_content_gets_its_id() {
     assert!((&mut late).now_or_never().is_none(), "it comes after");
     device.end_flush();
     assert_eq!(naming.now_or_never().map(|outcome| outcome.status), Some(Status::Good));
-    assert_eq!(content(&one), Some(ID));
+    assert!(content(&one).is_some());
     assert_eq!(late.now_or_never().map(|outcome| outcome.status), Some(Status::Good));
     assert_eq!(content(&one), None);
 }

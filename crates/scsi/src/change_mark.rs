@@ -171,8 +171,23 @@ pub fn parse_marks(bytes: &[u8]) -> Result<Vec<Mark>, Malformed> {
     Ok(entries.iter().map(of).collect())
 }
 
-/// Names what is on a unit: drawn by an initiator, void from the first change on.
+/// Names what is on a unit: drawn by its target, void from the first change on.
 pub type ContentId = [u8; 16];
+
+/// The id that a target makes of bytes at random: a UUID of version 8 (RFC 9562, 5.8). No initiator has a part in it, so
+/// none can give a content the id of another one.
+pub fn content_id(random: [u8; 16]) -> ContentId {
+    let mut id = random;
+    id[6] = id[6] & 0x0f | 0x80;
+    id[8] = id[8] & 0x3f | 0x80;
+    id
+}
+
+/// Whether a target has made this id. An earlier kind was given by initiators, who could give one again, and counts as
+/// none.
+pub fn is_content_id(id: &ContentId) -> bool {
+    content_id(*id) == *id
+}
 
 /// Bytes of REPORT CONTENT data at most.
 pub const CONTENT_BYTES: usize = 4 + size_of::<ContentId>();
@@ -183,7 +198,7 @@ pub fn emit_content(id: Option<ContentId>) -> Vec<u8> {
     [&(id.len() as u32).to_be_bytes(), id].concat()
 }
 
-/// The id in a target's data; `None` where the content has none.
+/// The id in a target's data; `None` where the content has none, or one of the earlier kind.
 ///
 /// # Errors
 /// [`Malformed`] when it is cut short, or is neither.
@@ -192,7 +207,7 @@ pub fn parse_content(bytes: &[u8]) -> Result<Option<ContentId>, Malformed> {
     let length = u32_at(bytes, 0).ok_or(malformed)? as usize;
     match bytes.get(4..).and_then(|rest| rest.get(..length)).ok_or(malformed)? {
         [] => Ok(None),
-        id => id.try_into().map(Some).map_err(|_| malformed),
+        id => id.try_into().map(|id| Some(id).filter(is_content_id)).map_err(|_| malformed),
     }
 }
 
@@ -423,9 +438,14 @@ mod tests {
 
     #[test]
     fn golden_content() {
-        let expected = [&[0, 0, 0, 16][..], &ID].concat();
-        assert_eq!(emit_content(Some(ID)), expected);
-        assert_eq!((parse_content(&expected), parse_content(&emit_content(None))), (Ok(Some(ID)), Ok(None)));
+        let id = content_id(ID);
+        assert_eq!(id, [1, 2, 3, 4, 5, 6, 0x87, 8, 0x89, 10, 11, 12, 13, 14, 15, 16]);
+        let expected = [&[0, 0, 0, 16][..], &id].concat();
+        assert_eq!(emit_content(Some(id)), expected);
+        assert_eq!((parse_content(&expected), parse_content(&emit_content(None))), (Ok(Some(id)), Ok(None)));
+        for by_an_initiator in [ID, [0; 16], [0xff; 16]] {
+            assert_eq!(parse_content(&emit_content(Some(by_an_initiator))), Ok(None));
+        }
         assert_eq!(expected.len(), CONTENT_BYTES);
         for cut in 0..expected.len() {
             assert!(parse_content(&expected[..cut]).is_err(), "{cut}");

@@ -22,8 +22,7 @@ use std::sync::Arc;
 use block::ErrorKind;
 use difference::Difference;
 use difference::limits::CONTENTS_MAX;
-use initiator::{ContentGuard, ContentId, RemoteLun};
-use uuid::Uuid;
+use initiator::{ContentGuard, ContentId, RemoteLun, is_content_id};
 
 use crate::error::{Error, Failure, Result};
 use crate::limits::NAMINGS_MAX;
@@ -60,7 +59,9 @@ impl BaseOf<'_> {
     /// `WouldLoseData` for another content, unless that `is_overwritten`; errors of the target, and of
     /// the difference's device.
     pub(crate) async fn check(&self, remotes: &Remotes, is_overwritten: bool) -> Result<StoreFreshness> {
-        let known = self.difference.contents().await;
+        let mut known = self.difference.contents().await;
+        // What earlier versions noted says nothing: a host could give an id a second time.
+        known.retain(is_content_id);
         let mut paths = Vec::new();
         for lun in remotes.member_luns().into_iter().flat_map(|member| member.luns) {
             paths.push((ask(&lun).await?, lun));
@@ -151,7 +152,7 @@ async fn ask(lun: &RemoteLun) -> Result<Told> {
 /// Has the target name what it has.
 async fn named(lun: &RemoteLun) -> Told {
     for _ in 0..NAMINGS_MAX {
-        let named = match lun.name_content(Uuid::new_v4().into_bytes()).await {
+        let named = match lun.name_content().await {
             Ok(()) => lun.content_id().await,
             Err(error) => Err(error),
         };
@@ -190,6 +191,7 @@ mod tests {
     use difference::DifferenceOptions;
     use iscsi::pdu::Isid;
     use logical_unit::MemoryChanges;
+    use uuid::Uuid;
 
     use super::*;
     use crate::test_target::{connect, serve};
@@ -254,6 +256,19 @@ mod tests {
                 assert_eq!(attach(address, difference, true).await.unwrap(), "changed");
                 assert_eq!(attach(address, difference, false).await.unwrap(), "kept");
             }
+        }
+    }
+
+    /// An id that a host has given may stand for several contents. The difference is as one that notes nothing.
+    #[tokio::test]
+    async fn an_id_that_an_earlier_version_noted_counts_as_none() {
+        let address = serve(memory("base"), Arc::new(MemoryChanges));
+        let device = made(address).await;
+        let remotes = connect(address, "own", None, false).await;
+        opened(&device, &remotes).await.note_contents(&[Uuid::new_v4().into_bytes()]).await.unwrap();
+        remotes.close().await.unwrap();
+        for state in ["noted", "kept"] {
+            assert_eq!(attach(address, &device, false).await.unwrap(), state);
         }
     }
 

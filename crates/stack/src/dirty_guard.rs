@@ -7,7 +7,9 @@
 //! does not get there either. The stores go on taking writes as long as they have room.
 //!
 //! Where several targets serve the LUN, one that was away does not know what this host wrote through
-//! another, and takes the file for a changed one. Only where no path was left is that a reason.
+//! another, and takes the file for a changed one. Only where no path was left is that a reason. What a
+//! target has recorded is by others whatever paths there are, even if it is the whole LUN: both paths
+//! to one target hold one mark there, in which nothing of this host is recorded.
 //!
 //! What a reconnection told and concerned nothing dirty is dropped from the stores and then cleared
 //! from their marks. Otherwise the next reconnection would tell it again, and it would be taken for
@@ -19,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use block::{Buffer, ByteRange, Device, Request};
 use cache::ConflictingChanges;
 use futures_util::future::join_all;
-use initiator::{ChangeGuard, Deciding, RemoteLun, State};
+use initiator::{ChangeGuard, Deciding, HeardChanges, RemoteLun, State};
 
 use crate::error::{Error, Failure, Result};
 use crate::freshness::Invalidate;
@@ -67,14 +69,14 @@ impl Stores {
     }
 
     /// Refuses changes of these ranges where something is dirty.
-    fn check(&self, by: &Use, changed: &[ByteRange], is_everything: bool) -> std::result::Result<(), block::Error> {
+    fn check(&self, by: &Use, changed: &[ByteRange], is_unknown: bool) -> std::result::Result<(), block::Error> {
         let stores = self.lock();
         for (place, (store, opened)) in &*stores {
             let Err(error) = opened.check_changes(changed) else { continue };
             let Some(&conflict) = ConflictingChanges::of(&error) else { return Err(error) };
             stores.values().for_each(|(_, opened)| opened.stop_writing_back());
             let (what, bytes) = (store.as_str(), conflict.bytes);
-            let others = match is_everything {
+            let others = match is_unknown {
                 true => {
                     "nobody can say what others changed in the logical unit while it was out of reach: its file was \
                          moved, restored, or changed while the target did not run"
@@ -125,22 +127,21 @@ impl DirtyGuard {
             for lun in &member.luns {
                 // The stores have the LUN as their origin.
                 let (by, stores, stripe) = (by.clone(), Arc::downgrade(&stores), member.stripe);
-                let size_bytes = lun.geometry().size_bytes;
                 let others = member.luns.iter().filter(|other| !Arc::ptr_eq(other, lun));
                 let others: Vec<Weak<RemoteLun>> = others.map(Arc::downgrade).collect();
-                let check = move |changed: Vec<ByteRange>| -> Deciding {
+                let check = move |mut heard: HeardChanges| -> Deciding {
                     let (by, stores, others) = (by.clone(), stores.clone(), others.clone());
-                    let is_everything = changed.iter().any(|range| range.length >= size_bytes);
                     Box::pin(async move {
                         // The target of this path was away, and that of another was not: what this host
                         // wrote there is unknown here.
-                        if is_everything && join_all(others.iter().map(answers)).await.contains(&true) {
-                            return Ok(Vec::new());
+                        if heard.unknown.is_some() && join_all(others.iter().map(answers)).await.contains(&true) {
+                            heard.unknown = None;
                         }
+                        let (changed, is_unknown) = (heard.ranges(), heard.unknown.is_some());
                         let whole: Vec<ByteRange> =
                             changed.iter().filter_map(|&range| place_in_whole(stripe, range)).collect();
                         match stores.upgrade() {
-                            Some(stores) => stores.check(&by, &whole, is_everything).map(|()| changed),
+                            Some(stores) => stores.check(&by, &whole, is_unknown).map(|()| changed),
                             None => Ok(changed),
                         }
                     })

@@ -39,7 +39,7 @@ use base::clock::Clock;
 use block::ByteRange;
 use block::range_lock::RangeLock;
 use scsi::Sense;
-use scsi::change_mark::{Changes, ContentId, Mark, Parameters, Support};
+use scsi::change_mark::{Changes, ContentId, Mark, Parameters, Support, is_content_id};
 
 use crate::failure::Failure;
 use crate::limits::{CHANGE_MARKS_MAX, CHANGE_RANGES_MAX, MARK_PART_WORDS, MARK_PARTS};
@@ -602,11 +602,11 @@ impl ChangeMarks {
 }
 
 /// Whether it is the mark of a content id that counts no longer: a program that knows no such ids has
-/// recorded changes in it, or a part of it is damaged.
+/// recorded changes in it, a part of it is damaged, or an initiator gave the id.
 fn is_void_content(mark: &SavedMark, words: &[u64]) -> bool {
     let is_whole = words.len() >= CHANGE_RANGES_MAX / 64;
     let is_changed = mark.is_everything || !is_whole || words.iter().any(|&word| word != 0);
-    mark.initiator == CONTENT_OWNER && is_changed
+    mark.initiator == CONTENT_OWNER && (is_changed || !is_content_id(&mark.id))
 }
 
 /// The slots in a mask; takes one step for each set bit, since every write needs it.

@@ -679,7 +679,8 @@ fn who_has_to_wait_to_clear_a_mark_need_not_wait_to_take_it() {
     now(marks.clear(&other, &of(2, 1, sequence), SIZE)).expect("another name has another account");
 }
 
-const NAME: ContentId = [9; 16];
+/// A UUID of version 8.
+const NAME: ContentId = [0x89; 16];
 
 /// Whoever asks gets the same id, until somebody changes something: also who made it, and who holds a
 /// mark. It outlives the target.
@@ -718,7 +719,7 @@ fn a_change_whose_removal_of_the_id_cannot_be_saved_is_refused() {
 }
 
 /// A program that knows no ids takes it for a mark that nobody holds, and records changes in it. A part
-/// that is damaged has changed.
+/// that is damaged has changed. An id that an initiator has given may stand for several contents.
 #[test]
 fn an_id_in_whose_mark_something_is_recorded_is_void() {
     let kept = Arc::<Kept>::default();
@@ -735,6 +736,7 @@ fn an_id_in_whose_mark_something_is_recorded_is_void() {
         |(_, _, words): &mut (u16, SavedMark, Vec<u64>)| words[40] |= 8,
         |(_, _, words): &mut (u16, SavedMark, Vec<u64>)| words.truncate(100),
         |(_, mark, _): &mut (u16, SavedMark, Vec<u64>)| mark.is_everything = true,
+        |(_, mark, _): &mut (u16, SavedMark, Vec<u64>)| mark.id = [9; 16],
     ] {
         let mut changed = saved.clone();
         void(&mut changed.marks[at]);

@@ -54,7 +54,7 @@ pub(super) fn change(mut task: Task<'_>, service_action: u8, parameter_list_leng
             action_out::TAKE => marks.take(&nexus, &parameters, unit.protection.covers(&nexus)).await,
             action_out::CLEAR => unit.clear_mark(&nexus, &parameters, admission).await,
             action_out::FORGET => marks.forget(&nexus, &parameters).await,
-            action_out::NAME_CONTENT => unit.name_content(&nexus, &parameters, admission).await,
+            action_out::NAME_CONTENT => unit.name_content(&nexus, admission).await,
             _ => Err(Sense::INVALID_FIELD_IN_CDB.at_bit(1, 4).into()),
         }
         .map(|()| Buffer::empty())

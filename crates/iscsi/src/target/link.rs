@@ -10,11 +10,11 @@ use base::clock::Instant;
 use base::serial::Serial32;
 
 use super::answer::{Answer, Piece};
+use super::arrived_command::ArrivedCommand;
 use super::data_in::{DataInBuffer, DataInHeaders};
 use super::event::{CloseReason, LinkId};
 use super::kept_responses::KeptResponses;
 use super::pace::Pace;
-use super::placing::ArrivedCommand;
 use super::text_exchange::TextExchange;
 use crate::framing::{Bound, DataSegment, Receiver, TransmitQueue};
 use crate::limits::DATA_OUT_PROGRESS_BYTES;

@@ -18,6 +18,7 @@
 //! | `login` | the login phase: stages, CHAP, negotiation |
 //! | `discovery` | SendTargets |
 //! | `full_feature`, `granted_logout`, `pending_management`, `text_exchange` | parameters of a session; a logout, a task management request and a text under way |
+//! | `arrived_command` | a command whose header has come: its parsed CDB, and how its data-out will be collected |
 //! | `placing` | the buffers for data segments |
 //! | [`access`] | access rules of a target |
 //! | [`event`] | events for the driver, and its answers |
@@ -32,7 +33,7 @@
 //! What it keeps true:
 //! - commands become events in CmdSN order and with all their data, each exactly once;
 //! - after the response to a task management function, no response of a task it covered is sent (RFC 7143 11.5.1);
-//! - a CDB is parsed once, when the header of its PDU is there (`placing`); from then on it is a value;
+//! - a CDB is parsed once, when the header of its PDU is there (`arrived_command`); from then on it is a value;
 //! - a limited amount is held for a peer (`limits`);
 //! - any bytes of a peer lead to an answer: a Reject, a Login status or the end of the connection.
 //!
@@ -43,6 +44,7 @@
 pub mod access;
 mod answer;
 mod answers;
+mod arrived_command;
 mod command_window;
 pub mod connection;
 mod data_in;

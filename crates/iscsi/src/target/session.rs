@@ -33,6 +33,7 @@ use std::sync::Arc;
 use base::buffer::Buffer;
 use base::clock::Instant;
 
+use super::arrived_command::ArrivedCommand;
 use super::connection::{Connection, LoggedIn};
 use super::event::{CloseReason, Event, LinkId, Outcome, SessionRequest, TaskId, TaskManagementId};
 use super::full_feature::FullFeature;
@@ -41,7 +42,7 @@ use super::kept_responses::KeptResponses;
 use super::link::{Link, LinkReport, live};
 use super::nexus::Nexus;
 use super::pace;
-use super::placing::{ArrivedCommand, place_data_out, place_immediate_data};
+use super::placing::{place_data_out, place_immediate_data};
 use super::retained_share::RetainedShare;
 use super::task_set::{Held, TaskSet};
 use crate::framing::{DataSegment, Destination, FramingError, Progress, ReceivedPdu};

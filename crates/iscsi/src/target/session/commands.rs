@@ -2,11 +2,12 @@
 
 use base::serial::Serial32;
 
+use super::super::arrived_command::ArrivedCommand;
 use super::super::event::{CloseReason, Command, Event, HeldData, LinkId, Outcome, TaskId};
 use super::super::knowledge::NO_PLACE;
 use super::super::link::live;
 use super::super::nexus::Nexus;
-use super::super::placing::{Admission, ArrivedCommand, admit, lend};
+use super::super::placing::{Admission, admit, lend};
 use super::super::task::{DataFailure, DataFault, DataHold, DataOutCollection, DataOutHeld, OutstandingR2t, Task};
 use super::super::task_set::{Held, TaskSet};
 use super::stalls::Stalls;

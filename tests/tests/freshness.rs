@@ -745,6 +745,46 @@ fn a_list_that_is_older_than_a_store_is_said_and_the_store_is_taken_where_the_us
     }
 }
 
+/// The one that the state directory names was given up after the day that it is from.
+#[test]
+fn a_store_in_the_place_of_a_listed_one_is_taken_where_the_user_wants_it_and_said_before_it_is_discarded() {
+    for (kind, store) in [("cache", &DIRTY_CACHE[..]), ("log", &QUIET_LOG)] {
+        let world = World::new();
+        let target = target(&world, &[]);
+        let url = target.url(0);
+        let [state, before] = ["state", "before"].map(|name| world.path(name).display().to_string());
+        let place = format!("disk.{kind}");
+        let write = |command: &str| {
+            let mut killed = attach(&world, &url, store);
+            io(&killed.ready, &[command, "flush"]);
+            killed.kill();
+        };
+        write("write -P 7 0 1M");
+        tool("cp", ["-a", &state, &before]);
+        world.run([kind, "discard", &place, "--allow-data-loss"]).success();
+        write("write -P 8 0 1M");
+        fs::remove_dir_all(&state).unwrap();
+        tool("cp", ["-a", &before, &state]);
+        let words = ["overwrite-changes=on", "bring the right one back"];
+        world.run([&["attach", &url, "--name", "disk"], store].concat()).failure(WOULD_LOSE_DATA, &words);
+        let words = ["it is not the", "the list is the older one", "overwrite-changes=on"];
+        world.run([kind, "discard", &place]).failure(WOULD_LOSE_DATA, &words);
+        if kind == "log" {
+            let replay = ["log", "replay", "disk.log", &url, "--overwrite-changes"];
+            world.run(&replay[..4]).failure(WOULD_LOSE_DATA, &["bring the right one back"]);
+            world.run(replay).success();
+        } else {
+            let taken = attach(&world, &url, &[store, &["--set", "overwrite-changes=on"]].concat());
+            io(&taken.ready, &["read -P 8 0 1M"]);
+            let status = world.status("disk");
+            assert_eq!(status["freshness"]["cache"]["overwritten_bytes"], 1 << 20, "{status}");
+            assert!(status["troubles"].to_string().contains("overwrite-changes"), "{status}");
+            detach(&world, taken);
+        }
+        session(&world, &url, &[], &["read -P 8 0 1M"]);
+    }
+}
+
 /// An older copy of a store that was given up by a replay elsewhere has nothing: the LUN is free without it.
 #[test]
 fn an_older_copy_of_a_store_without_dirty_data_keeps_nobody_from_the_lun() {

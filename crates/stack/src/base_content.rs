@@ -107,7 +107,7 @@ impl BaseOf<'_> {
             _ => tracing::warn!("the difference {}: {why}", self.place),
         }
         let changed_by_others_bytes = (state == "kept").then_some(0);
-        StoreFreshness { state: state.to_owned(), changed_ranges: 0, changed_by_others_bytes, why }
+        StoreFreshness { state: state.to_owned(), changed_by_others_bytes, why, ..StoreFreshness::default() }
     }
 
     /// The error for a difference whose base was changed: its chunks would lie among those of another

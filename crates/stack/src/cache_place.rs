@@ -120,28 +120,33 @@ impl CacheConfig {
     }
 
     /// Refuses a cache whose file was found cut while it was in use; and to make one where the
-    /// registry names one with the LUN's newest data.
+    /// registry names one with the LUN's newest data. `is_any_taken`: another one is taken, as the user
+    /// wants it.
     ///
     /// # Errors
     /// `WouldLoseData`, with advice.
-    pub fn check_not_lost(&self, place: &Place, registered: Option<&Entry>, caches: &Caches) -> Result<()> {
+    pub fn check_not_lost(
+        &self,
+        place: &Place,
+        registered: Option<&Entry>,
+        (caches, is_any_taken): (&Caches, bool),
+    ) -> Result<()> {
         let Some(entry) = registered.filter(|entry| entry.place() == *place) else { return Ok(()) };
         if let Some(words) = entry.words_of_failure() {
             return Err(Error::new(Failure::WouldLoseData, words));
         }
         let is_the_one = caches.find(place)?.is_none_or(|record| record.is_of_store(uuid_at(place)));
-        let (found, advice) = match (content_is_there(place)?, is_the_one) {
-            (true, true) => return Ok(()),
-            (true, false) => ("another cache", "bring the right one back"),
-            (false, _) => ("nothing", "bring it back (is its file system mounted?)"),
+        let message = match content_is_there(place)? {
+            true if is_the_one || is_any_taken => return Ok(()),
+            true => entry.words_of_another(),
+            false => format!(
+                "the newest data of {} LUN serial {} may have been in the cache {place}, and nothing is there: bring \
+                 it back (is its file system mounted?), or give that data up with `forebay cache discard {}`",
+                entry.target,
+                entry.serial,
+                place.argument("cache")
+            ),
         };
-        let message = format!(
-            "the newest data of {} LUN serial {} may have been in the cache {place}, and {found} is there: {advice}, \
-             or give that data up with `forebay cache discard {}`",
-            entry.target,
-            entry.serial,
-            place.argument("cache")
-        );
         Err(Error::new(Failure::WouldLoseData, message))
     }
 

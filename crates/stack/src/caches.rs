@@ -4,7 +4,7 @@
 //! removed at its end. The registry decides whether a cache may hold data that its LUN lacks; this
 //! list is for people and programs.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use base::range::ByteRange;
@@ -324,18 +324,25 @@ impl Caches {
 
     fn write(&self, record: &Record) -> Result<()> {
         let path = self.file(&record.place());
-        record_file::replace(&path, record)
+        record_file::note(&path, record)
             .map_err(|error| Error::io(format!("cannot record {} in {}", record.place(), path.display()), &error))
     }
 
     /// Removes the record of the cache or write log at `place`, if there is one. Its marks are
-    /// released: they stay noted until their targets have removed them, too.
+    /// released: they stay noted until their targets have removed them, too. Where there is no room for
+    /// that note, a target keeps one that nobody needs until it needs the slot.
     ///
     /// # Errors
-    /// When the record cannot be removed, or a mark cannot be noted.
+    /// When the record cannot be removed, or a mark cannot be noted for another reason.
     pub fn forget(&self, place: &Place) -> Result<()> {
-        let luns = self.find(place)?.into_iter().flat_map(|record| record.luns).collect::<Vec<LunRecord>>();
-        luns.iter().try_for_each(|lun| self.note_released(lun))?;
+        for lun in self.find(place)?.into_iter().flat_map(|record| record.luns) {
+            match self.note_released(&lun) {
+                Err(error) if error.failure() == Failure::NoSpace => {
+                    tracing::warn!(%error, "a change mark that nobody needs any more stays at its target");
+                }
+                noted => noted?,
+            }
+        }
         remove(&self.file(place))
     }
 
@@ -347,7 +354,7 @@ impl Caches {
     pub(crate) fn note_released(&self, lun: &LunRecord) -> Result<()> {
         let Some(mark) = &lun.mark else { return Ok(()) };
         let file = self.mark_file(mark);
-        record_file::replace(&file, lun).map_err(|error| Error::io(file.display(), &error))
+        record_file::note(&file, lun).map_err(|error| Error::io(file.display(), &error))
     }
 
     /// Notes a new state of a mark of the store at `place`, if that still has it.
@@ -513,7 +520,8 @@ impl Caches {
     /// # Errors
     /// When the folder cannot be read; a malformed file is ignored.
     pub fn released_marks(&self, identity: &Identity) -> Result<Vec<MarkRecord>> {
-        let texts = self.files(MARK_EXTENSION)?.into_iter().filter_map(|path| fs::read(path).ok());
+        let files = self.files(MARK_EXTENSION)?;
+        let texts = files.iter().filter_map(|path| record_file::read(path).ok().flatten());
         let luns = texts.filter_map(|text| serde_json::from_slice::<LunRecord>(&text).ok());
         let mut released: Vec<MarkRecord> = luns.filter(|lun| lun.is(identity)).filter_map(|lun| lun.mark).collect();
         if !released.is_empty() {
@@ -573,9 +581,9 @@ impl Caches {
     pub fn stores(&self) -> Result<Vec<Record>> {
         let mut records = Vec::new();
         for path in self.files(record_file::EXTENSION)? {
-            match fs::read(&path)
+            match record_file::read(&path)
                 .map_err(|error| error.to_string())
-                .and_then(|text| serde_json::from_slice(&text).map_err(|error| error.to_string()))
+                .and_then(|text| serde_json::from_slice(&text.unwrap_or_default()).map_err(|error| error.to_string()))
             {
                 Ok(record) => records.push(record),
                 Err(error) => tracing::warn!(%error, "{} is no record of a cache", path.display()),
@@ -639,7 +647,10 @@ impl Caches {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::registry::Entry;
 
     #[test]
     fn caches_are_listed_until_they_are_forgotten() {
@@ -698,6 +709,42 @@ mod tests {
         assert_eq!((released("one"), released("two").len()), (vec![], 1));
         caches.note(&record).unwrap();
         assert_eq!(released("two"), [], "a store has it again");
+    }
+
+    /// `/dev/full` is in the place of each new file.
+    #[test]
+    fn on_a_full_disk_a_store_is_noted_as_cut_and_struck_from_the_list() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
+        let (caches, registry) = (Caches::open(&paths).unwrap(), Registry::open(&paths).unwrap());
+        let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
+        let place = Place { path: "/a".into(), offset: None };
+        let mut record = Record::new(&place, 4096, &identity, "disk");
+        let mark = MarkRecord::new([1; 16], 7);
+        record.luns = vec![LunRecord::new(&identity, Some(mark.clone()))];
+        caches.note(&record).unwrap();
+        registry.insert(&Entry::new(&identity, &place, "disk")).unwrap();
+        let fill = || {
+            let files =
+                [paths.caches(), paths.registry()].map(|folder| record_file::files_in(&folder, "json").unwrap());
+            for file in files.into_iter().flatten().chain([caches.mark_file(&mark)]) {
+                let new = PathBuf::from(format!("{}.new", file.display()));
+                let _ = fs::remove_file(&new);
+                std::os::unix::fs::symlink("/dev/full", new).unwrap();
+            }
+        };
+        fill();
+        registry.note_failed(&place).and_then(|()| caches.note_cut(&place)).unwrap();
+        assert!(caches.find(&place).unwrap().unwrap().is_cut && caches.list().unwrap()[0].is_cut);
+        let [entry] = &registry.entries().unwrap()[..] else { panic!("it is there") };
+        assert!(entry.has_failed && registry.find(&identity, Store::Cache).unwrap().unwrap().has_failed);
+        fill();
+        registry
+            .insert(entry)
+            .and_then(|()| caches.note(&record))
+            .expect("as `discard` looks whether it can write them");
+        registry.remove_cache(&place).and_then(|()| caches.forget(&place)).unwrap();
+        assert_eq!((registry.entries().unwrap(), caches.stores().unwrap()), (vec![], vec![]));
     }
 
     #[test]

@@ -50,6 +50,9 @@ impl DifferenceFile {
             difference: Arc::downgrade(difference),
             fate: Mutex::default(),
         });
+        if let Err(error) = file.note.make_room() {
+            tracing::warn!(%error, "if {place} is cut, removed or moved while it is in use, that may not be noted");
+        }
         let told = Arc::clone(&file);
         difference.on_error(move |error| match FileLoss::of(error) {
             Some(FileLoss::Cut) => told.lose(Fate::Cut),
@@ -268,6 +271,22 @@ mod tests {
             used.note.strike().unwrap();
             assert_eq!(used.refusal(), None);
         }
+    }
+
+    /// `/dev/full` is in the place of a new file.
+    #[tokio::test]
+    async fn a_difference_that_was_cut_is_noted_on_a_full_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let used = used(directory.path()).await;
+        let folder = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap().differences();
+        let rooms: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(rooms.len(), 1);
+        std::os::unix::fs::symlink("/dev/full", rooms[0].with_extension("new")).unwrap();
+        fs::OpenOptions::new().write(true).open(&used.place.path).unwrap().set_len(SIZE / 2).unwrap();
+        assert!(!used.reads().await);
+        assert_eq!(used.refusal(), Some(Failure::WouldLoseData));
+        used.note.strike().unwrap();
+        assert_eq!(used.refusal(), None);
     }
 
     /// Also when nobody asks anything of it.

@@ -233,6 +233,7 @@ impl Assessed {
         record: Option<Record>,
     ) -> std::result::Result<(), Asked> {
         let (mut is_told, mut is_owing, mut are_all_known, mut reports_all) = (true, false, true, true);
+        let remembered: Vec<Option<MarkRecord>> = self.luns.iter().map(|lun| lun.mark.clone()).collect();
         for (member, lun) in member_luns.iter().zip(&mut self.luns) {
             let (found, is_known) = member.find(lun.mark.as_ref()).await.map_err(Asked::There)?;
             let stage = match lun.mark.as_ref().map(MarkRecord::stage) {
@@ -251,7 +252,7 @@ impl Assessed {
             };
             lun.mark = Some(mark.with_stage(stage));
         }
-        self.remember(caches, record.as_ref()).map_err(Asked::Here)?;
+        self.remember(caches, record.as_ref(), &remembered).map_err(Asked::Here)?;
         let mut changed = Vec::new();
         for (member, lun) in member_luns.iter().zip(&mut self.luns) {
             let Some(mark) = lun.mark.as_mut() else { continue };
@@ -271,7 +272,7 @@ impl Assessed {
         }
         // From now on only the new tokens are accepted: an older copy of the target's marks is
         // recognised.
-        self.remember(caches, record.as_ref()).map_err(Asked::Here)?;
+        self.remember(caches, record.as_ref(), &remembered).map_err(Asked::Here)?;
         if !is_told && (reports_all || self.is_shared && are_all_known) {
             self.owed = Some(if reports_all {
                 "its mark did not get its last token when it was used last"
@@ -338,13 +339,24 @@ impl Assessed {
         self.lose_mark();
     }
 
-    fn remember(&self, caches: &Caches, record: Option<&Record>) -> Result<()> {
-        let Some(record) = record else { return self.luns.iter().try_for_each(|lun| caches.note_released(lun)) };
+    /// Notes the marks durably. A LUN whose target has none of its store may be a copy of that LUN: the
+    /// record keeps the mark that was `remembered` until the store is open, which may be refused, and
+    /// no store owns the new one.
+    fn remember(&self, caches: &Caches, record: Option<&Record>, remembered: &[Option<MarkRecord>]) -> Result<()> {
+        let is_new = |lun: &LunRecord, old: &Option<MarkRecord>| {
+            lun.mark.as_ref().map(MarkRecord::id) != old.as_ref().map(MarkRecord::id)
+        };
+        let both = || self.luns.iter().zip(remembered);
+        both().filter(|(lun, old)| is_new(lun, old)).try_for_each(|(lun, _)| caches.note_released(lun))?;
+        let Some(record) = record else { return Ok(()) };
         // Only opening shows whether the store is of these LUNs alone: the marks of others stay
         // recorded.
         let mut luns = record.luns.clone();
         luns.retain(|known| !self.luns.iter().any(|lun| (&lun.unit, &lun.serial) == (&known.unit, &known.serial)));
-        luns.extend_from_slice(&self.luns);
+        luns.extend(both().map(|(lun, old)| match is_new(lun, old) {
+            true => LunRecord { mark: old.clone(), ..lun.clone() },
+            false => lun.clone(),
+        }));
         caches.note(&Record { luns, ..record.clone() })
     }
 
@@ -418,7 +430,7 @@ impl Assessed {
         record.luns.clone_from(&self.luns);
         caches.note(&record)?;
         let marks = self.luns.iter().filter_map(|lun| lun.mark.as_ref());
-        marks.filter(|_| is_new).try_for_each(|mark| caches.note_forgotten(mark))?;
+        marks.filter(|mark| mark.stage() != MarkStage::Cleared).try_for_each(|mark| caches.note_forgotten(mark))?;
         let mut held = HeldMarks::new(caches, &self.place, is_shared);
         let is_told = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
         let mut clearing = Clearing { store, is_overwritten: is_overwritten || !is_told, invalidated: Vec::new() };
@@ -450,6 +462,7 @@ impl Assessed {
             record.luns.clone_from(&self.luns);
             caches.note(&record)?;
         }
+        let overwritten_bytes = self.overwritten_bytes(store);
         if is_told && !keeps_any && self.owed.is_none() {
             self.why = format!("{}, and it does not register what a host has from before", self.why);
         }
@@ -475,9 +488,23 @@ impl Assessed {
             state: state.to_owned(),
             changed_ranges: ranges,
             changed_by_others_bytes: bytes,
+            overwritten_bytes,
             why: self.why,
         };
         Ok((told, held))
+    }
+
+    /// Bytes that are dirty in `store` where others have, or may have, written: the user wants them to
+    /// be written over that. Also a setting that was left from another time says so.
+    fn overwritten_bytes(&self, store: &dyn Invalidate) -> Option<u64> {
+        let conflict = store.check_changes(self.changed()).err()?;
+        let bytes = ConflictingChanges::of(&conflict)?.bytes;
+        let others = if self.is_mark_lost { "may have written since" } else { "have written since" };
+        let (what, place, why) = (self.store.as_str(), &self.place, &self.why);
+        tracing::warn!(
+            "overwrite-changes=on: {bytes} bytes of the {what} {place} are written over what others {others} ({why})"
+        );
+        Some(bytes)
     }
 
     /// Moves a mark from stage `from` to stage `to`.

@@ -231,20 +231,20 @@ impl LogConfig {
     }
 
     /// Refuses a log that failed while it was in use; and to make a log, or to use another
-    /// one, where the registry names one with the LUN's newest data.
+    /// one, where the registry names one with the LUN's newest data. `is_any_taken`: another one is
+    /// taken, as the user wants it.
     ///
     /// # Errors
     /// `WouldLoseData`, with advice.
-    pub fn check_not_lost(&self, place: &Place, registered: Option<&Entry>) -> Result<()> {
+    pub fn check_not_lost(&self, place: &Place, registered: Option<&Entry>, is_any_taken: bool) -> Result<()> {
         let Some(entry) = registered.filter(|entry| entry.place() == *place) else { return Ok(()) };
         let (argument, path) = (place.argument("log"), place);
         let is_other = matches!((entry.uuid, uuid_at(place)), (Some(expected), Some(found)) if expected != found);
         let message = if is_other {
-            format!(
-                "the newest data of {} LUN serial {} may have been in the write log {path}, and another log is there: \
-                 bring the right one back, or give that data up with `forebay log discard {argument}`",
-                entry.target, entry.serial
-            )
+            if is_any_taken {
+                return Ok(());
+            }
+            entry.words_of_another()
         } else if let Some(words) = entry.words_of_failure() {
             words
         } else if content_is_there(place)? {

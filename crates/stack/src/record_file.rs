@@ -2,27 +2,106 @@
 //! the new one exists.
 //!
 //! A new one is written beside the old one, made durable, and renamed; then the folder is made durable.
+//!
+//! A list of this host must take notes on a full file system, too. There a new record of it is written
+//! behind the old one, in the block that this has already, and the last whole record counts: a write
+//! that is torn leaves the old one. Programs before these take a file with two records for a
+//! damaged one. Room for a record that is not there yet can be made early.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Result, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use serde::de::IgnoredAny;
+use serde_json::Deserializer;
 
 /// Extension of their names.
 pub(crate) const EXTENSION: &str = "json";
 
-/// The bytes of a record; `None` where there is none.
+/// Bytes of the room for a record: a block of most file systems.
+const ROOM_BYTES: usize = 4096;
+
+/// The bytes of a record; `None` where there is none. Of a damaged one, all that is there.
 ///
 /// # Errors
 /// Those of the file system.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     match fs::read(path) {
-        Ok(bytes) => Ok(Some(bytes)),
+        Ok(bytes) => Ok(Some(last_whole(&bytes).map_or_else(|| bytes.clone(), |last| bytes[last].to_vec()))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Where the last whole record in `bytes` is.
+fn last_whole(bytes: &[u8]) -> Option<Range<usize>> {
+    let mut records = Deserializer::from_slice(bytes).into_iter::<IgnoredAny>();
+    let (mut last, mut start) = (None, 0);
+    while let Some(Ok(_)) = records.next() {
+        last = Some(start..records.byte_offset());
+        start = records.byte_offset();
+    }
+    last
+}
+
+/// Replaces a record of a list, or makes it, durably, also where the file system is full and the
+/// record, or [room](make_room) for it, is there.
+///
+/// # Errors
+/// As [`replace`]: the block of the old record may have no room for another one.
+pub(crate) fn note(path: &Path, record: &impl Serialize) -> Result<()> {
+    let Err(error) = replace(path, record) else { return Ok(()) };
+    if !matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
+        return Err(error);
+    }
+    let bytes = serde_json::to_vec(record)?;
+    write_behind(path, &bytes).or_else(|_| write_to_room(path, &bytes)).map_err(|_| error)
+}
+
+/// Writes a record behind that in `path`.
+fn write_behind(path: &Path, bytes: &[u8]) -> Result<()> {
+    let end = last_whole(&fs::read(path)?).ok_or(ErrorKind::InvalidData)?.end as u64;
+    let file = OpenOptions::new().write(true).open(path)?;
+    // What a torn one left there could have whole records in it.
+    file.set_len(end)?;
+    file.write_all_at(&[b"\n", bytes].concat(), end).and_then(|()| file.sync_all()).inspect_err(|_| {
+        // The old one counts in any case.
+        let _ = file.set_len(end);
+    })
+}
+
+fn write_to_room(path: &Path, bytes: &[u8]) -> Result<()> {
+    let room = with_suffix(path, ".room");
+    let file = OpenOptions::new().write(true).open(&room)?;
+    if bytes.len() > ROOM_BYTES {
+        return Err(ErrorKind::StorageFull.into());
+    }
+    file.write_all_at(bytes, 0)?;
+    file.set_len(bytes.len() as u64)?;
+    file.sync_all()?;
+    fs::rename(&room, path)?;
+    sync_directory_of(path)
+}
+
+/// Makes room for a record that may have to be [noted](note) when the file system is full.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn make_room(path: &Path) -> Result<()> {
+    let room = with_suffix(path, ".room");
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&room)?;
+    file.write_all_at(&[0; ROOM_BYTES], 0)?;
+    file.sync_all()?;
+    sync_directory_of(&room)
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
 }
 
 /// Replaces a record, or makes it, durably.
@@ -30,9 +109,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
 /// # Errors
 /// Those of the file system. The old record is kept then, and no temporary file.
 pub(crate) fn replace(path: &Path, record: &impl Serialize) -> Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let beside = PathBuf::from(name);
+    let beside = with_suffix(path, ".new");
     write_and_rename(&beside, path, &serde_json::to_vec_pretty(record)?).inspect_err(|_| {
         // A full folder must not get fuller.
         let _ = fs::remove_file(&beside);
@@ -107,6 +184,61 @@ mod tests {
         let error = replace(&path, &2).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "fsync of it is refused: {error}");
         assert_eq!(read(&path).unwrap().as_deref(), Some(&b"1"[..]));
+    }
+
+    /// There is no room for the new one.
+    fn note_when_full(path: &Path, record: &impl Serialize) -> Result<()> {
+        std::os::unix::fs::symlink("/dev/full", with_suffix(path, ".new")).unwrap();
+        note(path, record)
+    }
+
+    fn text(path: &Path) -> Option<String> {
+        read(path).unwrap().map(|bytes| String::from_utf8(bytes).unwrap().trim().to_owned())
+    }
+
+    #[test]
+    fn a_record_of_a_list_is_replaced_on_a_full_disk_and_a_torn_one_leaves_that_from_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.json");
+        assert_eq!(note_when_full(&path, &["none"]).unwrap_err().kind(), ErrorKind::StorageFull);
+        assert_eq!(text(&path), None);
+        note(&path, &[["one"]]).unwrap();
+        note_when_full(&path, &[["two"]]).unwrap();
+        assert_eq!(text(&path).as_deref(), Some(r#"[["two"]]"#));
+        let whole = fs::read(&path).unwrap();
+        let two = whole.len() - r#"[["two"]]"#.len();
+        for length in two..whole.len() {
+            // The rest did not get there, or is zero.
+            for rest in [0, whole.len() - length] {
+                fs::write(&path, [&whole[..length], &vec![0; rest]].concat()).unwrap();
+                assert_eq!(
+                    serde_json::from_slice::<[[String; 1]; 1]>(&read(&path).unwrap().unwrap()).unwrap()[0][0],
+                    "one"
+                );
+            }
+        }
+        fs::write(&path, [&whole[..two], br#"[["torn"],"#, br#" ["torn"]"#].concat()).unwrap();
+        note_when_full(&path, &3).unwrap();
+        assert_eq!(text(&path).as_deref(), Some("3"), "and nothing of the torn one");
+        note(&path, &4).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"4", "there is room again");
+        // What is damaged names nothing.
+        fs::write(&path, "[").unwrap();
+        note_when_full(&path, &5).unwrap_err();
+        assert_eq!(text(&path).as_deref(), Some("["));
+    }
+
+    #[test]
+    fn a_record_that_was_not_there_is_made_on_a_full_disk_where_room_was_made_for_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.json");
+        for _ in 0..2 {
+            make_room(&path).and_then(|()| make_room(&path)).unwrap();
+            assert_eq!(files_in(directory.path(), EXTENSION).unwrap(), Vec::<PathBuf>::new());
+            note_when_full(&path, &["one"]).unwrap();
+            assert_eq!(text(&path).as_deref(), Some(r#"["one"]"#));
+            remove(&path).unwrap();
+        }
     }
 
     #[test]

@@ -133,6 +133,25 @@ impl Entry {
         self.has_failed.then_some(words)
     }
 
+    /// Why another store in its place is not taken for it, and what to do: which of the two is the
+    /// newer one is not known here.
+    pub(crate) fn words_of_another(&self) -> String {
+        let (what, place, argument) = (self.store.as_str(), self.place(), self.argument());
+        let (name, replayed) = match self.store {
+            Store::Cache => ("cache", ""),
+            Store::Log => ("write log", " (of `log replay`: --overwrite-changes)"),
+        };
+        format!(
+            "the newest data of {} LUN serial {} may have been in the {name} {place}, and another {what} is there. If \
+             that was used last, so that this host's list is the older one (was the state directory restored?), and \
+             nobody else wrote to the logical unit, take it with `--set overwrite-changes=on`{replayed}: what it \
+             holds is then written over what is there. If not, bring the right one back. `forebay {what} discard \
+             {argument}` gives up the {what} that is there and what it holds, and only the same command again the \
+             data of the other one",
+            self.target, self.serial
+        )
+    }
+
     /// The LUN of the entry.
     pub fn identity(&self) -> Identity {
         Identity { target: self.target.clone(), unit: self.unit.clone(), serial: self.serial.clone() }
@@ -250,10 +269,12 @@ impl Registry {
                 ),
             };
             let message = format!(
-                "{store}, and {identity} has the same serial number: it is the same logical unit under another target \
-                 name or number, to which a {what} is bound. Serve it as it was, attach that with --{what} {argument} \
-                 and detach it, which writes everything back; then it may have the other name. Or give that data up \
-                 with `forebay {what} discard {argument}`"
+                "{store}, and {identity} has the same serial number. Is it a copy of that image, served with a copy of \
+                 its sidecar? Then end its target, remove the sidecar of the copy (the file beside it with its name \
+                 and \".forebay\"), and serve it again: it gets a serial number of its own. Or is it the same logical \
+                 unit under another target name or number, to which a {what} is bound? Serve it as it was, attach \
+                 that with --{what} {argument} and detach it, which writes everything back; then it may have the other \
+                 name. `forebay {what} discard {argument}` gives up the newest data of the first one"
             );
             return Err(Error::new(failure, message));
         }
@@ -295,7 +316,7 @@ impl Registry {
 
     fn write(&self, entry: &Entry) -> Result<()> {
         let path = self.path(&entry.identity(), entry.store);
-        record_file::replace(&path, entry).map_err(|error| {
+        record_file::note(&path, entry).map_err(|error| {
             Error::io(
                 format!("cannot record the {} {} in {}", entry.store.as_str(), entry.place(), path.display()),
                 &error,
@@ -327,7 +348,7 @@ impl Registry {
     pub fn entries(&self) -> Result<Vec<Entry>> {
         let files = record_file::files_in(&self.directory, record_file::EXTENSION);
         let files = files.map_err(|error| cannot_read(&self.directory, &error))?;
-        let texts = files.iter().filter_map(|path| fs::read(path).ok());
+        let texts = files.iter().filter_map(|path| record_file::read(path).ok().flatten());
         let mut entries: Vec<Entry> = texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect();
         entries.sort_by_key(|entry| (entry.place(), entry.identity().to_string()));
         Ok(entries)

@@ -64,8 +64,16 @@ impl Binding {
     /// `Corrupt`, naming both.
     pub fn check_same(&self, origin: &Self, store_name: &str) -> Result<(), Error> {
         if self.identity != origin.identity {
+            let is_renamed = !self.identity.serial.is_empty() && self.identity.serial == origin.identity.serial;
+            let advice = match is_renamed {
+                true => {
+                    ". They have the same serial number: where it is the same disk under another target name or \
+                     number, serve it under the former one, with which this fits"
+                }
+                false => "",
+            };
             let context = format!(
-                "this {store_name} belongs to another disk: it was made for \"{}\", and this is \"{}\"",
+                "this {store_name} belongs to another disk: it was made for \"{}\", and this is \"{}\"{advice}",
                 self.identity, origin.identity
             );
             return Err(Error::new(ErrorKind::Corrupt, context));

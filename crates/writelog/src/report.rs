@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use crate::core::Core;
 use crate::counters::get;
+use crate::failure::FailureNote;
 use crate::limits::UNIT_BYTES;
 use crate::segments::SegmentState;
 use crate::status::{SegmentStatus, Status};
@@ -63,6 +64,7 @@ impl Core {
             destaged_sizes: counters.destaged_sizes.read(),
             recovery: self.recovery,
             failure: state.failure.error().map(ToString::to_string),
+            refuses_writes: state.failure.note == FailureNote::Nowhere,
             destage_failure: state.destage_failure.clone(),
         }
     }

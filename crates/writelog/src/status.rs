@@ -146,6 +146,8 @@ pub struct Status {
     pub recovery: RecoveryReport,
     /// The error since which the log takes no records, if it failed.
     pub failure: Option<String>,
+    /// Whether writes fail since then, and do not go to the origin: the failure could be noted nowhere.
+    pub refuses_writes: bool,
     /// The error of the last batch, if it failed; in the background it is tried again.
     pub destage_failure: Option<String>,
 }

@@ -128,6 +128,7 @@ fn a_failure_that_nobody_could_note_keeps_writes_from_going_past_the_log() {
             Some(zeroing) => bench.executor.block_on(zeroing).map_err(|error| error.kind()),
         };
         assert_eq!(changed.is_ok(), can_note, "zeroes: {are_zeroes}");
+        assert_eq!(bench.log.status().refuses_writes, !can_note, "as it is said to users");
         assert!(was_asked.load(Ordering::Relaxed));
         let there = read(&mut bench.executor, &bench.origin_medium, 0, 4096);
         assert!(there == [if can_note { after } else { before }; 4096], "zeroes: {are_zeroes}");

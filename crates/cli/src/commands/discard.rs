@@ -9,7 +9,7 @@ use std::path::Path;
 use base::clock::Clock;
 use base::units::ByteSize;
 use block::SharedDevice;
-use stack::caches::Caches;
+use stack::caches::{Caches, Record};
 use stack::content;
 use stack::paths::Paths;
 use stack::place::Place;
@@ -46,15 +46,12 @@ pub async fn run(store: Store, path: &Path, offset: Option<u64>, is_loss_allowed
     let said = if is_there && !is_cut_off {
         let device = open_device(&place, &caches)?;
         let held = held(store, &shown, &device, entry.is_some()).await?;
-        if let Some(loss) = held.loss() {
-            allow(&format!("{shown} {loss}"))?;
-        }
         let is_last = caches.is_last(&place)?;
-        // Whoever cannot write the lists is told while the store is still there.
-        for entry in registry.entries_of(&place)? {
-            registry.insert(&entry)?;
+        if let Some(loss) = held.loss() {
+            let other = entry.as_ref().filter(|_| !is_last).map_or_else(String::new, |_| not_listed(store));
+            allow(&format!("{shown} {loss}{other}"))?;
         }
-        listed.as_ref().map_or(Ok(()), |record| caches.note(record))?;
+        check_lists((&registry, &caches), &place, listed.as_ref())?;
         give_up(store, &shown, device).await?;
         if let (false, Some(Entry { target, serial, .. })) = (is_last, &entry) {
             print_line(&format!(
@@ -81,6 +78,16 @@ pub async fn run(store: Store, path: &Path, offset: Option<u64>, is_loss_allowed
     caches.forget(&place)?;
     print_line(&format!("{shown}: {said}"));
     Ok(())
+}
+
+/// Tells whoever cannot write the lists while the store is still there. To strike an entry takes no room.
+fn check_lists((registry, caches): (&Registry, &Caches), place: &Place, listed: Option<&Record>) -> Result<()> {
+    let entries = registry.entries_of(place)?;
+    let written = entries.iter().try_for_each(|entry| registry.insert(entry));
+    match written.and_then(|()| listed.map_or(Ok(()), |record| caches.note(record))) {
+        Err(error) if error.failure() == Failure::NoSpace => Ok(()),
+        written => written,
+    }
 }
 
 /// The data that only the cache or the log has.
@@ -110,6 +117,16 @@ impl Held {
             Self::Unknown(damage) => format!("discarded; what is lost cannot be told ({damage})"),
         }
     }
+}
+
+/// What is said of a store that is another one than the list has there, whose LUN's newest data may be in either.
+fn not_listed(store: Store) -> String {
+    let (name, what) = (name_of(store), store.as_str());
+    format!(
+        "; it is not the {name} that was used here last, by this host's list, whose data is not given up yet: if the \
+         list is the older one (was the state directory restored?), what would be lost is the newest data; attach it \
+         with --{what} and `--set overwrite-changes=on` to keep it"
+    )
 }
 
 fn name_of(store: Store) -> &'static str {

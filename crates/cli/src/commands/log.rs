@@ -237,7 +237,8 @@ async fn replay_to(
     newest_data::check(remotes, (&registry, &caches), &[place], clock.as_ref()).await?;
     let nvram = arguments.nvram.clone().map(|path| NvramConfig { path, size_bytes: None });
     let config = LogConfig { path: place.path.clone(), offset: place.offset, nvram, ..LogConfig::default() };
-    config.check_not_lost(place, registry.find(&identity, Store::Log)?.as_ref())?;
+    let registered = registry.find(&identity, Store::Log)?;
+    config.check_not_lost(place, registered.as_ref(), arguments.overwrite_changes)?;
     let opening = async {
         let changed = ChangesSince::assess(remotes, &caches, place, arguments.overwrite_changes).await?;
         note_writable_opening(&caches, &identities, &[place])?;

@@ -16,10 +16,15 @@ use iscsi::pdu::Isid;
 use logical_unit::change_marks::{ChangeStore, MarkUpdate, SavedMark, Saving};
 
 use super::*;
+use crate::cache_place::CacheConfig;
 use crate::dirty_guard::{DirtyGuard, Use};
 use crate::held_marks::MarkRenewal;
+use crate::log_place::LogConfig;
 use crate::paths::Paths;
 use crate::place_device::PlaceKind;
+use crate::record_file;
+use crate::registry::Entry;
+use crate::settings::{Origin, Settings};
 use crate::store_file::open_or_make;
 use crate::test_target;
 use crate::time::system_clock;
@@ -131,8 +136,11 @@ impl Invalidate for Opened {
         })
     }
 
-    fn check_changes(&self, _: &[ByteRange]) -> std::result::Result<(), block::Error> {
-        Ok(())
+    fn check_changes(&self, changed: &[ByteRange]) -> std::result::Result<(), block::Error> {
+        match self.is_dirty && !changed.is_empty() {
+            true => Err(ConflictingChanges { bytes: 4096 }.into()),
+            false => Ok(()),
+        }
     }
 
     fn stop_writing_back(&self) {}
@@ -612,9 +620,100 @@ async fn an_attach_that_is_refused_does_not_make_the_next_one_tell_of_a_crash() 
     let lun = Arc::clone(&remotes.member_luns()[0].luns[0]);
     lun.take_mark(host.mark().id(), host.mark().newest()).await.unwrap();
     lun.forget_mark(host.mark().id()).await.unwrap();
-    for words in ["the target kept no record of it", "an attach before this one found that"] {
+    let lost = async |words: &str| {
         let assessed = host.assess(&remotes).await;
         assert!(assessed.is_mark_lost && assessed.why.contains(words), "{}", assessed.why);
+        assessed
+    };
+    lost("the target kept no record of it").await;
+    let assessed = lost("the target kept no record of it").await;
+    host.commit(&remotes, assessed).await;
+    // One that ended before its mark was cleared.
+    host.caches.note_mark(&host.place, &host.mark().with_stage(MarkStage::Owing)).unwrap();
+    lost("an attach before this one found that").await;
+}
+
+/// It has the name of the LUN and none of its marks, and is served in its place by mistake.
+#[tokio::test]
+async fn an_attach_that_is_refused_at_a_copy_of_the_lun_leaves_the_mark_of_the_lun_known() {
+    let mut host = Host::new(serve(Watched::default()));
+    host.attach_once().await;
+    let before = host.mark();
+    let lun = std::mem::replace(&mut host.address, serve(Watched::default()));
+    let remotes = host.connect("own").await;
+    for _ in 0..2 {
+        let assessed = host.assess(&remotes).await;
+        assert_eq!(assessed.changed(), everything(), "what is dirty is refused");
+        assert_eq!(host.mark(), before);
+        release_refused(&remotes, &host.caches).await;
+        assert!(remotes.member_luns()[0].luns[0].marks().await.unwrap().is_empty(), "nobody needs one there");
+    }
+    remotes.close().await.unwrap();
+    let copy = std::mem::replace(&mut host.address, lun);
+    let remotes = host.connect("own").await;
+    assert_eq!(host.assess(&remotes).await.freshness(), Freshness::Unchanged);
+    // An attach there that is not refused has a mark there from then on.
+    host.address = copy;
+    host.attach_once().await;
+    assert_ne!(host.mark().id(), before.id());
+    let noted = record_file::files_in(&host.directory.path().join("state/caches"), "mark").unwrap();
+    assert_eq!(noted, Vec::<std::path::PathBuf>::new(), "which a store owns");
+    let remotes = host.connect("own").await;
+    assert_eq!(host.assess(&remotes).await.freshness(), Freshness::Unchanged);
+}
+
+/// The setting may be left from another time.
+#[tokio::test]
+async fn what_is_written_over_changes_by_others_is_told() {
+    for (is_dirty, told) in [(true, Some(4096)), (false, None)] {
+        let host = Host::new(serve(Watched::default()));
+        host.attach_once().await;
+        host.connect("other").await.device().write(3 * MIB, ones(), false).await.unwrap();
+        let remotes = host.connect("own").await;
+        let promise = Promise { overwrites_changes: true, ..Promise::default() };
+        let assessed = assess(&remotes, &host.caches, Store::Cache, &host.place, promise).await.unwrap();
+        let record = Record::new(&host.place, 4096, &remotes.identity(), "disk");
+        let opened = Opened { is_dirty, ..Opened::default() };
+        let committed = assessed.commit(&host.caches, record, (&opened, true)).await.unwrap();
+        assert_eq!(committed.0.overwritten_bytes, told);
+    }
+}
+
+/// The state directory is from before that one was discarded.
+#[tokio::test]
+async fn another_store_in_the_place_of_a_registered_one_is_taken_where_the_user_wants_it() {
+    for store in [Store::Cache, Store::Log] {
+        let host = Host::new(serve(Watched::default()));
+        host.use_once(store, Stop::Never, || ()).await.unwrap();
+        let remotes = host.connect("own").await;
+        let uuid = uuid_at(&host.place).filter(|_| store == Store::Log);
+        let entry = Entry { store, uuid, ..Entry::new(&remotes.identity(), &host.place, "disk") };
+        let mut settings = Settings::default();
+        settings.give("cache.path", host.place.path.as_os_str(), Origin::Set).unwrap();
+        let cache = CacheConfig::of(&settings).unwrap().unwrap();
+        let check = |is_any_taken| match store {
+            Store::Cache => cache.check_not_lost(&host.place, Some(&entry), (&host.caches, is_any_taken)),
+            Store::Log => LogConfig::default().check_not_lost(&host.place, Some(&entry), is_any_taken),
+        };
+        check(false).expect("it is the one");
+        let record = host.caches.find(&host.place).unwrap().unwrap();
+        std::fs::remove_file(&host.place.path).unwrap();
+        host.caches.forget(&host.place).unwrap();
+        check(true).expect_err("nothing is there");
+        host.use_once(store, Stop::InUse, || ()).await.unwrap();
+        host.caches.note(&record).unwrap();
+        let refused = check(false).expect_err("which is the newer one is not known");
+        assert_eq!(refused.failure(), Failure::WouldLoseData);
+        let refused = refused.to_string();
+        let at = |words: &str| refused.find(words).unwrap_or_else(|| panic!("\"{words}\" is missing in: {refused}"));
+        assert!(at("overwrite-changes=on") < at("bring the right one back") && at("bring the right") < at("discard"));
+        check(true).unwrap();
+        let promise = Promise { overwrites_changes: true, ..Promise::default() };
+        let assessed = assess(&remotes, &host.caches, store, &host.place, promise).await.unwrap();
+        assert_eq!(assessed.changed(), everything(), "nothing clean counts");
+        assessed.begin_opening(&host.caches).unwrap();
+        host.commit(&remotes, assessed).await;
+        assert_eq!(host.caches.find(&host.place).unwrap().unwrap().uuid, uuid_at(&host.place));
     }
 }
 

@@ -327,13 +327,14 @@ fn check_stores(
         };
         return Err(Error::new(Failure::Usage, message));
     }
+    let is_any_taken = config.overwrites_changes;
     if let (Some(cache), Some(place)) = (&config.cache, cache_place) {
         check_takes_writes(cache.mode, config.log.is_some())?;
-        cache.check_not_lost(place, registry.find(identity, Store::Cache)?.as_ref(), caches)?;
+        cache.check_not_lost(place, registry.find(identity, Store::Cache)?.as_ref(), (caches, is_any_taken))?;
         check_can_be_made(PlaceKind::Cache, place, cache.size_bytes)?;
     }
     if let (Some(log), Some(place)) = (&config.log, log_place) {
-        log.check_not_lost(place, registry.find(identity, Store::Log)?.as_ref())?;
+        log.check_not_lost(place, registry.find(identity, Store::Log)?.as_ref(), is_any_taken)?;
         check_can_be_made(PlaceKind::Log, place, log.size_bytes)?;
     }
     Ok(())

@@ -111,7 +111,21 @@ impl Stack {
         let of_cache = noted.filter_map(|entry| entry.words_of_failure()).take(1);
         let of_difference = self.difference_file.as_ref().and_then(|file| file.trouble());
         let lost = of_cache.chain(of_difference);
-        gone.chain(lost).chain(resized).chain(other_base).chain(refused).chain(self.failing()).chain(stuck).collect()
+        let losses = gone.chain(lost).chain(resized).chain(other_base).chain(refused);
+        losses.chain(self.overwriting()).chain(self.failing()).chain(stuck).collect()
+    }
+
+    /// What others wrote and was written over, as a setting says that may be left from another time.
+    fn overwriting(&self) -> impl Iterator<Item = String> {
+        let stores = [(Store::Cache, &self.freshness.cache), (Store::Log, &self.freshness.log)];
+        stores.into_iter().filter_map(|(store, told)| {
+            let bytes = told.as_ref()?.overwritten_bytes?;
+            Some(format!(
+                "{bytes} bytes of the {} were written over what others had, or may have, written meanwhile, since \
+                 \"overwrite-changes\" is on: leave that out at the next attach, unless it is meant again",
+                store.as_str()
+            ))
+        })
     }
 
     /// Errors of the devices of the cache and of the log.
@@ -129,8 +143,12 @@ impl Stack {
             )),
             (None, None) => None,
         });
-        let log = self.log.as_ref().and_then(|log| log.status().failure);
-        let log = log.map(|error| format!("the log has failed, and writes go to the logical unit: {error}"));
+        let log = self.log.as_ref().map(|log| log.status());
+        let log = log.and_then(|log| log.failure.map(|error| (error, log.refuses_writes)));
+        let log = log.map(|(error, refuses_writes)| match refuses_writes {
+            false => format!("the log has failed, and writes go to the logical unit: {error}"),
+            true => format!("the log has failed, which could be noted nowhere, and writes and flushes fail: {error}"),
+        });
         cache.into_iter().chain(log)
     }
 

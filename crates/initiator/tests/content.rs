@@ -2,16 +2,18 @@
 
 mod support;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use block::device::DeviceExt;
 use block::memory::MemoryDevice;
 use block::{Buffer, ErrorKind, SharedDevice};
-use initiator::{ContentGuard, InitiatorOptions, RemoteLun};
+use initiator::{ContentGuard, Heard, InitiatorOptions, RemoteLun};
 use iscsi::pdu::Isid;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, MemoryChanges};
+use scsi::change_mark::action_in;
+use scsi::{Cdb, Sense};
+use support::scripted::{Reaction, Reply, Scripted};
 use support::{IQN, World, identity};
 use target::{Target, TargetServer, TargetServerOptions};
 
@@ -46,6 +48,14 @@ fn disk() -> SharedDevice {
 fn write(world: &mut World, lun: &Arc<RemoteLun>) {
     let write = lun.write(0, Buffer::zeroed(4096), false);
     world.run(write).unwrap();
+}
+
+/// What the LUN's sessions hear of the content from now on.
+fn guarded(lun: &RemoteLun) -> Arc<Mutex<Vec<Heard>>> {
+    let told = Arc::<Mutex<Vec<Heard>>>::default();
+    let telling = Arc::clone(&told);
+    lun.guard_content(ContentGuard::new(ID, move |heard| telling.lock().unwrap().push(heard)));
+    told
 }
 
 macro_rules! call {
@@ -91,26 +101,47 @@ fn a_new_session_hears_of_another_content_before_it_reads_anything() {
     serve(&mut world, &disk, true);
     let (one, two) = (world.connect(host(&world, 1)).unwrap(), world.connect(host(&world, 2)).unwrap());
     call!(world, one, name_content(ID)).unwrap();
-    let told = Arc::<AtomicU32>::default();
-    let telling = Arc::clone(&told);
-    one.guard_content(ContentGuard::new(ID, move || {
-        telling.fetch_add(1, Ordering::Relaxed);
-    }));
+    let told = guarded(&one);
     let told_at_the_next_read = |world: &mut World, sessions| {
         world.network.cut();
         let told = Arc::clone(&told);
         let lun = Arc::clone(&one);
-        let read =
-            world.run(async move { lun.read(0, Buffer::zeroed(4096)).await.map(|_| told.swap(0, Ordering::Relaxed)) });
+        let told = move |_| std::mem::take(&mut *told.lock().unwrap());
+        let read = world.run(async move { lun.read(0, Buffer::zeroed(4096)).await.map(told) });
         assert_eq!(one.status().session_count, sessions);
         read.unwrap()
     };
-    assert_eq!(told_at_the_next_read(&mut world, 2), 0, "only the session was lost");
+    assert_eq!(told_at_the_next_read(&mut world, 2), [Heard::Same], "only the session was lost");
     write(&mut world, &two);
-    assert_eq!(told_at_the_next_read(&mut world, 3), 1);
+    assert_eq!(told_at_the_next_read(&mut world, 3), [Heard::Another]);
     serve(&mut world, &disk, true);
-    assert_eq!(told_at_the_next_read(&mut world, 4), 1, "nothing is known of it");
+    assert_eq!(told_at_the_next_read(&mut world, 4), [Heard::Another], "nothing is known of it");
     serve(&mut world, &disk, false);
-    assert_eq!(told_at_the_next_read(&mut world, 5), 0, "it cannot tell");
+    assert_eq!(told_at_the_next_read(&mut world, 5), [Heard::Nothing], "it cannot tell");
     world.pass(Duration::from_secs(1));
+}
+
+/// A target that is being configured has no such LUN for a while, and says so (25h): that is no answer to the question.
+#[test]
+fn a_session_in_which_the_unit_is_gone_when_it_is_asked_for_its_content_is_none() {
+    let mut world = World::new(4);
+    let target = Scripted::new(&world);
+    let (lun, driver) = world.run(initiator::connect(world.options(), Arc::new(target.clone()))).unwrap();
+    world.executor.spawn(driver);
+    let told = guarded(&lun);
+    let mut questions = 0;
+    target.tell(move |_, cdb| match cdb {
+        Cdb::Write(_) if questions == 0 => Reaction::Leave,
+        Cdb::ChangeMarkIn { service_action: action_in::REPORT_CONTENT, .. } => {
+            questions += 1;
+            Reaction::Answer(match questions {
+                1 | 2 => Reply::sense(Sense::LOGICAL_UNIT_NOT_SUPPORTED),
+                _ => Reply::data([&16_u32.to_be_bytes()[..], &[8; 16]].concat()),
+            })
+        }
+        _ => Reaction::Proper,
+    });
+    let write = lun.write(0, Buffer::zeroed(4096), false);
+    world.run(write).unwrap();
+    assert_eq!(*told.lock().unwrap(), [Heard::Another], "what it says once it is there counts");
 }

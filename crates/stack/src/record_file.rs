@@ -8,7 +8,8 @@ use std::io::{ErrorKind, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 /// Extension of their names.
 pub(crate) const EXTENSION: &str = "json";
@@ -23,6 +24,28 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The version of every record so far.
+const VERSION: u32 = 1;
+
+/// What records of all versions have.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+/// The record in `text`. One of another version is damage to this program: its keys may mean something else. The error
+/// says what is wrong, in words.
+///
+/// # Errors
+/// Text that is no such record.
+pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> std::result::Result<T, String> {
+    let Versioned { version } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    if version != VERSION {
+        return Err(format!("version {version} is not {VERSION}"));
+    }
+    serde_json::from_slice(text).map_err(|error| error.to_string())
 }
 
 /// Replaces a record, or makes it, durably.
@@ -107,6 +130,22 @@ mod tests {
         let error = replace(&path, &2).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "fsync of it is refused: {error}");
         assert_eq!(read(&path).unwrap().as_deref(), Some(&b"1"[..]));
+    }
+
+    #[test]
+    fn a_record_of_another_version_is_none_whatever_else_it_has() {
+        #[derive(Debug, PartialEq, Deserialize)]
+        struct Record {
+            name: String,
+        }
+        let parsed = |text: &str| parse::<Record>(text.as_bytes());
+        assert_eq!(parsed(r#"{"version": 1, "name": "a"}"#), Ok(Record { name: "a".into() }));
+        for text in [r#"{"version": 2, "name": "a"}"#, r#"{"version": 2}"#] {
+            assert_eq!(parsed(text), Err("version 2 is not 1".into()), "{text}");
+        }
+        for text in [r#"{"name": "a"}"#, r#"{"version": 1}"#, "{", ""] {
+            assert!(parsed(text).is_err(), "{text}");
+        }
     }
 
     #[test]

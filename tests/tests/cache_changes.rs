@@ -409,6 +409,42 @@ fn a_cache_with_dirty_data_is_not_put_under_a_difference() {
     bench.target.process.terminate().success();
 }
 
+/// Written by a later program. A list that cannot be read may say that the newest data is elsewhere, or that the store is
+/// an older copy.
+#[test]
+fn nothing_is_attached_served_or_discarded_over_lists_of_another_version() {
+    let bench = Bench::new();
+    let process = bench.attach("disk", &["--cache", "disk.cache", "--cache-size", "24MiB"]);
+    io(&process.ready, &["write -P 1 0 1M", "flush"]);
+    bench.world.run(["detach", "disk", "--keep-dirty"]).success();
+    process.wait().success();
+    fs::write(bench.world.path("third.img"), vec![0; 1 << 20]).unwrap();
+    let (url, other) = (bench.target.url(0), bench.target.url(1));
+    let serve = ["target", "serve", "--portal", "127.0.0.1:0", "--iqn", "iqn.2026-11.org.example:third", "--lun"];
+    for list in ["dirty", "caches"] {
+        let folder = bench.world.path("state").join(list);
+        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let file = files.filter(|path| path.extension().is_some_and(|found| found == "json")).next().unwrap();
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace("\"version\": 1", "\"version\": 99")).unwrap();
+        let words = ["version 99 is not 1", file.to_str().unwrap()];
+        for attach in [
+            &["attach", &url, "--name", "disk"][..],
+            &["attach", &url, "--name", "disk", "--cache", "disk.cache"],
+            &["attach", &other, "--name", "other"],
+            &["cache", "list"],
+            &["cache", "discard", "disk.cache", "--allow-data-loss"],
+            &[&serve[..], &["0=file:third.img"]].concat(),
+        ] {
+            bench.world.run(attach).failure(MISMATCH, &words);
+        }
+        fs::write(&file, text).unwrap();
+    }
+    bench.detach("disk", bench.attach("disk", &["--cache", "disk.cache"]));
+    assert!(fs::read(bench.world.path("disk.img")).unwrap()[..1 << 20].iter().all(|&byte| byte == 1));
+    bench.target.process.terminate().success();
+}
+
 /// A difference that is new, and its place.
 const OWN_FILE: [&str; 4] = ["--difference", "own", "--difference-size", "8MiB"];
 

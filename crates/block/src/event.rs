@@ -204,3 +204,22 @@ impl EventReceiver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_reads_no_events_for_long_loses_the_oldest_and_is_told_so() {
+        let hub = EventHub::new();
+        let (reads, lags) = (hub.subscribe(), hub.subscribe());
+        for _ in 0..EVENTS_UNREAD_MAX {
+            hub.publish(&Event::Back);
+            assert_eq!(reads.try_receive(), Some(Event::Back));
+        }
+        hub.publish(&Event::WritesLost);
+        let unread: Vec<Event> = std::iter::from_fn(|| lags.try_receive()).collect();
+        assert_eq!(unread, [Event::Missed, Event::WritesLost]);
+        assert_eq!((reads.try_receive(), reads.try_receive()), (Some(Event::WritesLost), None));
+    }
+}

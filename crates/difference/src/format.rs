@@ -90,7 +90,8 @@ impl ParametersRaw {
     pub(crate) fn set_contents(&mut self, ids: &[ContentId]) -> Result<(), Error> {
         if ids.len() > CONTENTS_MAX {
             let context = format!(
-                "a difference notes the contents of at most {CONTENTS_MAX} paths to its base, not {}",
+                "a difference notes what at most {CONTENTS_MAX} paths to its base have, not {}: nobody would notice a change of \
+                 the others",
                 ids.len()
             );
             return Err(Error::new(ErrorKind::Unsupported, context));
@@ -250,7 +251,7 @@ mod tests {
         assert_eq!(bytes[..2560], *base.to_raw().unwrap().as_bytes());
         let (numbers, contents) = bytes[2560..].split_at(32);
         assert_eq!(hex(numbers), "0300000000000000070000000000000000200000000000000000010000000000");
-        assert!(contents.len() == 512 && contents.iter().all(|&byte| byte == 0));
+        assert!(contents.len() == 1024 && contents.iter().all(|&byte| byte == 0));
         assert_eq!(Layout::of(ID, &parameters, &base, 1 << 19).unwrap(), layout);
         let impossible = ParametersRaw { slot_count: 8.into(), ..parameters };
         assert_eq!(Layout::of(ID, &impossible, &base, 1 << 19).unwrap_err().kind(), ErrorKind::Corrupt);
@@ -266,6 +267,9 @@ mod tests {
         assert_eq!(parameters.contents(), [] as [ContentId; 0]);
         parameters.set_contents(&[[1; 16], [2; 16]]).unwrap();
         assert_eq!(parameters.as_bytes()[2592..2640], [[1; 16], [2; 16], [0; 16]].concat());
+        let all: Vec<ContentId> = (1..=64).map(|byte| [byte; 16]).collect();
+        parameters.set_contents(&all).unwrap();
+        assert_eq!((&parameters.as_bytes()[2592..3616], parameters.contents()), (&*all.concat(), all));
         parameters.set_contents(&[[3; 16]]).unwrap();
         assert_eq!(parameters.contents(), [[3; 16]]);
         let error = parameters.set_contents(&[[4; 16]; CONTENTS_MAX + 1]).unwrap_err();

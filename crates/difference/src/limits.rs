@@ -1,5 +1,7 @@
 //! The bounds of this crate, with their reasons.
 
+use block::limits::{PATHS_MAX, STRIPE_MEMBERS_MAX};
+
 /// Bytes of a chunk that is copied at once: a page of memory at least, and no more than any device takes in one
 /// request.
 pub const CHUNK_BYTES_MIN: u32 = 4096;
@@ -19,5 +21,7 @@ pub const MAP_READ_BYTES: usize = 1 << 20;
 /// Sectors of the map in flight when it is stored.
 pub const MAP_WRITES_IN_FLIGHT: usize = 16;
 
-/// Ids of the base's content that a difference notes: one for each path to each of its LUNs.
-pub const CONTENTS_MAX: usize = 32;
+/// Ids of the base's content that a difference notes: one for each LUN of a stripe, or for each path to one LUN, which
+/// are all that there can be.
+pub const CONTENTS_MAX: usize = STRIPE_MEMBERS_MAX;
+const _: () = assert!(PATHS_MAX <= CONTENTS_MAX);

@@ -54,13 +54,6 @@ pub enum Object {
     Data(InodeNumber, FileBlock),
 }
 
-impl Object {
-    /// Whether it is content of a file rather than structure of the file system.
-    pub const fn is_data(self) -> bool {
-        matches!(self, Self::Data(..))
-    }
-}
-
 /// The content of a block. It does not change as long as it is held, whatever operations change
 /// meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]

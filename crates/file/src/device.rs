@@ -151,11 +151,6 @@ impl FileDevice {
             }
         }
     }
-
-    /// Whether requests go through io_uring; otherwise blocking calls on tokio's threads.
-    pub fn is_on_io_uring(&self) -> bool {
-        matches!(self.core.engine, Engine::Ring(_))
-    }
 }
 
 impl Engine {
@@ -494,7 +489,7 @@ mod tests {
                 let job = Job::new(write, range, 0, false).with_syncs(syncs);
                 let by_itself = (!flushes_for_each).then_some(DurableCall::Write);
                 assert_eq!(job.durable_call(), by_itself, "io_uring {io_uring}");
-                let is_shared = flushes_for_each && device.is_on_io_uring();
+                let is_shared = flushes_for_each && matches!(device.core.engine, Engine::Ring(_));
                 assert_eq!(job.is_write_before_sync(), is_shared, "io_uring {io_uring}");
             }
         }

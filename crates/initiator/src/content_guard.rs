@@ -1,9 +1,15 @@
-//! Tells the user of a LUN that its content is another one.
+//! Tells the user of a LUN whether its content is still the same.
 //!
 //! A user that only reads the LUN, and keeps what depends on its content, asks for the id of that.
 //! Each new session asks again before any other command: where it is another one, the user is told
-//! before it reads anything there. A unit that does not answer is asked again in another session, for
-//! which requests wait as for any: that it did not says nothing of its content.
+//! before it reads anything there.
+//!
+//! | the answer in a new session | the user hears |
+//! |---|---|
+//! | the id | the same |
+//! | another id, or none | another content |
+//! | that there is no such command any more | nothing is known |
+//! | any other error (25h: there is no such LUN), or data that make no sense | not yet: that says nothing, and the next session asks; requests wait for it as for any |
 
 use scsi::change_mark::{CONTENT_BYTES, ContentId, action_in, parse_content};
 use scsi::{Cdb, Sense, SenseKey};
@@ -12,16 +18,27 @@ use crate::change_marks::malformed;
 use crate::error::{LinkError, sense_error};
 use crate::unit::Probe;
 
-/// Tells the user of a LUN that its content is another one.
+/// What a new session hears of the content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// It is the same.
+    Same,
+    /// It is another one, or nothing is known of it there.
+    Another,
+    /// The target cannot tell any more.
+    Nothing,
+}
+
+/// Tells the user of a LUN whether its content is still the same.
 pub struct ContentGuard {
     id: ContentId,
-    tell: Box<dyn Fn() + Send + Sync>,
+    tell: Box<dyn Fn(Heard) + Send + Sync>,
 }
 
 impl ContentGuard {
-    /// A guard for the content with this id. `tell` must not block, and is called again in each
-    /// session in which the content is not that.
-    pub fn new(id: ContentId, tell: impl Fn() + Send + Sync + 'static) -> Self {
+    /// A guard for the content with this id. `tell` must not block, and is called in each new
+    /// session.
+    pub fn new(id: ContentId, tell: impl Fn(Heard) + Send + Sync + 'static) -> Self {
         Self { id, tell: Box::new(tell) }
     }
 
@@ -31,17 +48,18 @@ impl ContentGuard {
     /// Those of the link; what the unit answers instead. One that cannot tell any more says nothing of
     /// its content.
     pub(crate) async fn ask(&self, probe: &mut Probe<'_>) -> Result<(), LinkError> {
-        let found = match probe.ask(&report_cdb()).await? {
-            Ok(data) => parse_content(&data).map_err(|error| LinkError::Unit(malformed(error)))?,
+        let heard = match probe.ask(&report_cdb()).await? {
+            Ok(data) => {
+                let found = parse_content(&data).map_err(|error| LinkError::Unit(malformed(error)))?;
+                if found == Some(self.id) { Heard::Same } else { Heard::Another }
+            }
             Err(sense) if cannot_tell(&sense) => {
                 tracing::warn!("the target does not tell any more whether its content was changed");
-                return Ok(());
+                Heard::Nothing
             }
             Err(sense) => return Err(LinkError::Unit(sense_error(&sense, "REPORT CONTENT"))),
         };
-        if found != Some(self.id) {
-            (self.tell)();
-        }
+        (self.tell)(heard);
         Ok(())
     }
 }

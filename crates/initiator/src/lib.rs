@@ -25,7 +25,7 @@
 //! | `change_marks` | what other hosts changed while this one had no session, where the target records it |
 //! | `change_guard` | [`ChangeGuard`]: whether this host may still change what others changed |
 //! | `content` | the id of what a LUN has, where the target gives it one |
-//! | `content_guard` | [`ContentGuard`]: whether that is another one in a new session |
+//! | `content_guard` | [`ContentGuard`]: whether that is still the same in a new session |
 //! | `driver` | [`connect`], [`discover`] and the [`Driver`]: sessions come and go, with back-off |
 //! | `engine` | requests to commands and back; retries |
 //! | `engine/*` | its parts: jobs and what each waits for; what an answer means; losses; what is not durable |
@@ -91,7 +91,7 @@ pub use change_marks::{ChangeMarkSupport, ChangeReport, Mark};
 pub use compare_and_write::Compared;
 pub use connector::{BoxedStream, Connecting, Connector, Stream, TcpConnector};
 pub use content::{ContentId, is_content_id};
-pub use content_guard::ContentGuard;
+pub use content_guard::{ContentGuard, Heard};
 pub use driver::{Driver, connect, discover};
 pub use iscsi::initiator::DiscoveredTarget;
 pub use options::{ChapCredentials, InitiatorOptions};

@@ -403,7 +403,7 @@ fn may_pass(sense: &Sense) -> bool {
 
 /// Whether the unit reports that it has no such command or page. An absent unit (25h) proves
 /// nothing.
-fn is_unsupported(sense: &Sense) -> bool {
+pub(crate) fn is_unsupported(sense: &Sense) -> bool {
     sense.key == SenseKey::IllegalRequest && sense.asc != 0x25
 }
 

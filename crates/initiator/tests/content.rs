@@ -2,14 +2,13 @@
 
 mod support;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use block::device::DeviceExt;
 use block::memory::MemoryDevice;
 use block::{Buffer, ErrorKind, SharedDevice};
-use initiator::{ContentGuard, InitiatorOptions, RemoteLun, State};
+use initiator::{ContentGuard, ContentId, Heard, InitiatorOptions, RemoteLun, State};
 use iscsi::pdu::Isid;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, MemoryChanges};
 use scsi::change_mark::{action_in, content_id, emit_content};
@@ -48,6 +47,14 @@ fn disk() -> SharedDevice {
 fn write(world: &mut World, lun: &Arc<RemoteLun>) {
     let write = lun.write(0, Buffer::zeroed(4096), false);
     world.run(write).unwrap();
+}
+
+/// What the LUN's sessions hear of the content from now on.
+fn guarded(lun: &RemoteLun, id: ContentId) -> Arc<Mutex<Vec<Heard>>> {
+    let told = Arc::<Mutex<Vec<Heard>>>::default();
+    let telling = Arc::clone(&told);
+    lun.guard_content(ContentGuard::new(id, move |heard| telling.lock().unwrap().push(heard)));
+    told
 }
 
 macro_rules! call {
@@ -96,27 +103,23 @@ fn a_new_session_hears_of_another_content_before_it_reads_anything() {
     let (one, two) = (world.connect(host(&world, 1)).unwrap(), world.connect(host(&world, 2)).unwrap());
     call!(world, one, name_content()).unwrap();
     let id = call!(world, one, content_id()).unwrap().unwrap();
-    let told = Arc::<AtomicU32>::default();
-    let telling = Arc::clone(&told);
-    one.guard_content(ContentGuard::new(id, move || {
-        telling.fetch_add(1, Ordering::Relaxed);
-    }));
+    let told = guarded(&one, id);
     let told_at_the_next_read = |world: &mut World, sessions| {
         world.network.cut();
         let told = Arc::clone(&told);
         let lun = Arc::clone(&one);
-        let read =
-            world.run(async move { lun.read(0, Buffer::zeroed(4096)).await.map(|_| told.swap(0, Ordering::Relaxed)) });
+        let told = move |_| std::mem::take(&mut *told.lock().unwrap());
+        let read = world.run(async move { lun.read(0, Buffer::zeroed(4096)).await.map(told) });
         assert_eq!(one.status().session_count, sessions);
         read.unwrap()
     };
-    assert_eq!(told_at_the_next_read(&mut world, 2), 0, "only the session was lost");
+    assert_eq!(told_at_the_next_read(&mut world, 2), [Heard::Same], "only the session was lost");
     write(&mut world, &two);
-    assert_eq!(told_at_the_next_read(&mut world, 3), 1);
+    assert_eq!(told_at_the_next_read(&mut world, 3), [Heard::Another]);
     serve(&mut world, &disk, true);
-    assert_eq!(told_at_the_next_read(&mut world, 4), 1, "nothing is known of it");
+    assert_eq!(told_at_the_next_read(&mut world, 4), [Heard::Another], "nothing is known of it");
     serve(&mut world, &disk, false);
-    assert_eq!(told_at_the_next_read(&mut world, 5), 0, "it cannot tell");
+    assert_eq!(told_at_the_next_read(&mut world, 5), [Heard::Nothing], "it cannot tell");
     world.pass(Duration::from_secs(1));
 }
 
@@ -127,7 +130,7 @@ struct Answering {
     world: World,
     target: Scripted,
     lun: Arc<RemoteLun>,
-    told: Arc<AtomicU32>,
+    told: Arc<Mutex<Vec<Heard>>>,
 }
 
 impl Answering {
@@ -137,11 +140,7 @@ impl Answering {
         let options = InitiatorOptions { replacement_timeout: TIME, ..world.options() };
         let (lun, driver) = world.run(initiator::connect(options, Arc::new(target.clone()))).unwrap();
         world.executor.spawn(driver);
-        let told = Arc::<AtomicU32>::default();
-        let telling = Arc::clone(&told);
-        lun.guard_content(ContentGuard::new(id, move || {
-            telling.fetch_add(1, Ordering::Relaxed);
-        }));
+        let told = guarded(&lun, id);
         Self { world, target, lun, told }
     }
 
@@ -171,8 +170,9 @@ impl Answering {
         self.world.run(read).map(drop).map_err(|error| error.kind())
     }
 
-    fn told(&self) -> u32 {
-        self.told.load(Ordering::Relaxed)
+    /// How often it heard of another content.
+    fn told(&self) -> usize {
+        self.told.lock().unwrap().iter().filter(|heard| **heard == Heard::Another).count()
     }
 }
 
@@ -216,4 +216,29 @@ fn a_content_that_cannot_be_asked_for_is_asked_for_again_and_is_no_other_one() {
         at.lose_session(&reply);
         assert_eq!((at.read(), at.told()), (Ok(()), told), "{reply:?}");
     }
+}
+
+/// A target that is being configured has no such LUN for a while, and says so (25h): that is no answer to the question.
+#[test]
+fn a_session_in_which_the_unit_is_gone_when_it_is_asked_for_its_content_is_none() {
+    let mut world = World::new(4);
+    let target = Scripted::new(&world);
+    let (lun, driver) = world.run(initiator::connect(world.options(), Arc::new(target.clone()))).unwrap();
+    world.executor.spawn(driver);
+    let told = guarded(&lun, content_id([1; 16]));
+    let mut questions = 0;
+    target.tell(move |_, cdb| match cdb {
+        Cdb::Write(_) if questions == 0 => Reaction::Leave,
+        Cdb::ChangeMarkIn { service_action: action_in::REPORT_CONTENT, .. } => {
+            questions += 1;
+            Reaction::Answer(match questions {
+                1 | 2 => Reply::sense(Sense::LOGICAL_UNIT_NOT_SUPPORTED),
+                _ => Reply::data([&16_u32.to_be_bytes()[..], &[8; 16]].concat()),
+            })
+        }
+        _ => Reaction::Proper,
+    });
+    let write = lun.write(0, Buffer::zeroed(4096), false);
+    world.run(write).unwrap();
+    assert_eq!(*told.lock().unwrap(), [Heard::Another], "what it says once it is there counts");
 }

@@ -111,8 +111,11 @@ pub const REPLIES_WAITING_MAX: usize = 4096;
 /// them after every read, which brings at most [`STAGING_BYTES`].
 pub const EVENTS_WAITING_MAX: usize = 2 * STAGING_BYTES / crate::pdu::BHS_BYTES;
 
-/// Bytes kept of the data of an event: sense data has 252 bytes at most (SPC-4 4.5.1), a message of
-/// a shared unit fits in the smallest segment of a client that shares.
+/// Bytes kept of sense data, of a command or of an event: it has no more (SPC-4 4.5.1).
+pub const SENSE_BYTES_MAX: usize = 252;
+
+/// Bytes kept of the data of a vendor's event: a message of a shared unit fits in the smallest segment of a client that
+/// shares.
 pub const EVENT_BYTES_MAX: usize = crate::sharing::SEGMENT_BYTES_MIN as usize;
 
 /// Other connections of the session that a target says it has dropped, until the driver reads them:

@@ -227,11 +227,6 @@ impl TextAssembler {
         self.bytes.extend_from_slice(segment);
         Ok((!continues).then(|| std::mem::take(&mut self.bytes)))
     }
-
-    /// Whether a text has begun and not ended.
-    pub fn is_continuing(&self) -> bool {
-        !self.bytes.is_empty()
-    }
 }
 
 /// Cuts a text that is longer than one PDU may carry: all pieces but the last go out with the C bit set.
@@ -436,8 +431,8 @@ mod tests {
     fn an_endless_text_is_cut_off() {
         let mut assembler = TextAssembler::new(10);
         assert_eq!(assembler.handle_segment(&[b'A'; 8], true), Ok(None));
-        assert!(assembler.is_continuing());
+        assert!(!assembler.bytes.is_empty());
         assert_eq!(assembler.handle_segment(&[b'A'; 8], true), Err(TextError::TooLong { bytes_max: 10 }));
-        assert!(!assembler.is_continuing());
+        assert!(assembler.bytes.is_empty());
     }
 }

@@ -14,7 +14,6 @@
 //! | [`registrations`], [`gate`], [`withheld`] | registered copies; the gate for commands; commands before it |
 //! | [`manager`] | the target's end: [`LockManager`](manager::LockManager) |
 //! | [`holder`], [`fetches`] | the client's end: [`Holder`](holder::Holder); blocks on their way to it |
-//! | [`lock_client`] | the trait that a file system uses |
 //! | [`outbox`] | messages that a client has not acknowledged |
 //! | [`message`], [`error`] | the messages of both ends |
 //! | [`settings`], [`limits`] | times and bounds |
@@ -32,7 +31,6 @@ pub mod grants;
 pub mod holder;
 pub mod identity;
 pub mod limits;
-pub mod lock_client;
 pub mod lock_table;
 pub mod manager;
 pub mod message;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::{BLOCK, FILE, TestServer, group, settings};
 use locks::error::LockError;
 use locks::identity::{BootEpoch, CallbackNumber, Owner, TransactionId};
-use locks::limits::Limits;
+use locks::limits::{FENCED_REMEMBERED_MAX, Limits};
 use locks::manager::{FenceReason, Output};
 use locks::message::{Answer, ToClient};
 use locks::mode::Mode;
@@ -226,6 +226,17 @@ fn a_silent_client_is_fenced_before_what_it_held_passes_on() {
     server.manager.fenced(server.now, a);
     server.told(b);
     assert_eq!(server.manager.clients().fenced().collect::<Vec<_>>(), [a]);
+}
+
+#[test]
+fn of_very_many_clients_that_were_fenced_the_last_are_named() {
+    let mut server = TestServer::new();
+    let clients: Vec<_> = (0..FENCED_REMEMBERED_MAX + 3).map(|_| server.client()).collect();
+    server.advance(settings().lease);
+    for &client in &clients {
+        server.manager.fenced(server.now, client);
+    }
+    assert_eq!(server.manager.clients().fenced().collect::<Vec<_>>(), clients[3..]);
 }
 
 /// Race 11: a client that falsely says that it gave a lock up harms only itself.

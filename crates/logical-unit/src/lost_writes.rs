@@ -7,9 +7,10 @@
 //! without their earlier writes.
 //!
 //! The report is still due to a nexus that comes back: a reinstated session does not write lost
-//! data again.
+//! data again. An initiator may come back with another ISID, or by another portal, which makes it another nexus: so one
+//! that is new is told for one that left under its name and was not.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -29,8 +30,25 @@ struct State {
     present: BTreeSet<NexusId>,
     /// Those that were present and are not, who left last at the end.
     left: VecDeque<NexusId>,
-    /// Some of these two.
-    owed: BTreeSet<NexusId>,
+    /// Some of these two, and whether a nexus that came since is told for it, too.
+    owed: BTreeMap<NexusId, bool>,
+}
+
+impl State {
+    /// Makes a report due to a nexus that was not here before, where one is due to another one of its name that left.
+    fn inherit(&mut self, nexus: &NexusId) {
+        let Self { present, left, owed } = self;
+        if present.contains(nexus) || left.contains(nexus) {
+            return;
+        }
+        let name = nexus.initiator_name();
+        let mut of_name = owed.iter_mut().filter(|(gone, _)| gone.initiator_name() == name);
+        let Some((_, has_heir)) = of_name.find(|(gone, has_heir)| !**has_heir && !present.contains(*gone)) else {
+            return;
+        };
+        *has_heir = true;
+        owed.insert(nexus.clone(), false);
+    }
 }
 
 impl LostWrites {
@@ -41,6 +59,7 @@ impl LostWrites {
     /// A nexus is present.
     pub(crate) fn add_nexus(&self, nexus: &NexusId) {
         let mut state = self.lock();
+        state.inherit(nexus);
         state.left.retain(|left| left != nexus);
         state.present.insert(nexus.clone());
     }
@@ -64,7 +83,7 @@ impl LostWrites {
     pub(crate) fn note_loss(&self) {
         let mut state = self.lock();
         let State { present, left, owed } = &mut *state;
-        owed.extend(present.iter().chain(&*left).cloned());
+        owed.extend(present.iter().chain(&*left).map(|nexus| (nexus.clone(), false)));
         self.is_any_owed.store(!owed.is_empty(), Ordering::Release);
     }
 
@@ -74,7 +93,7 @@ impl LostWrites {
             return false;
         }
         let mut state = self.lock();
-        let was_owed = state.owed.remove(nexus);
+        let was_owed = state.owed.remove(nexus).is_some();
         self.is_any_owed.store(!state.owed.is_empty(), Ordering::Release);
         was_owed
     }
@@ -102,6 +121,38 @@ mod tests {
         assert!(!lost.is_any_owed.load(Ordering::Relaxed));
         lost.note_loss();
         assert!(lost.tell(&third) && lost.tell(&first));
+    }
+
+    /// With another ISID, or by another portal. Who was told does not bring its report back.
+    #[test]
+    fn an_initiator_that_comes_back_as_another_nexus_is_told_once_of_what_it_was_not() {
+        let lost = LostWrites::default();
+        let nexus = |name: &str, isid: u32| NexusId::new(&format!("iqn.{name},i,0x{isid:012x},iqn.t,t,0x0001"));
+        let (first, stays) = (nexus("host", 1), nexus("host", 2));
+        lost.add_nexus(&first);
+        lost.add_nexus(&stays);
+        lost.remove_nexus(&first);
+        lost.note_loss();
+        let (second, third, other) = (nexus("host", 3), nexus("host", 4), nexus("other", 3));
+        for one in [&second, &third, &other] {
+            lost.add_nexus(one);
+        }
+        assert!(lost.tell(&second) && !lost.tell(&second));
+        assert!(!lost.tell(&third), "one left, and one came for it: a host that starts often is not told each time");
+        assert!(!lost.tell(&other), "of another name");
+        assert!(lost.tell(&stays));
+        lost.add_nexus(&first);
+        assert!(lost.tell(&first), "itself in any case");
+        lost.remove_nexus(&first);
+        lost.add_nexus(&nexus("host", 5));
+        assert!(!lost.tell(&nexus("host", 5)), "what left was told");
+        lost.note_loss();
+        lost.remove_nexus(&second);
+        let [heir, next] = [6, 7].map(|isid| nexus("host", isid));
+        lost.add_nexus(&heir);
+        lost.remove_nexus(&heir);
+        lost.add_nexus(&next);
+        assert!(lost.tell(&next), "the one before it left without hearing of it");
     }
 
     fn nexus(number: usize) -> NexusId {

@@ -548,7 +548,9 @@ mod tests {
     /// is forgotten.
     #[test]
     fn turns_aborts_and_ends_are_those_of_the_obvious_set() {
-        for seed in 0..40 {
+        let test = block::crash_test!();
+        for seed in test.seeds(0, 40, 1) {
+            let _printed = test.on_panic(seed, None);
             let mut random = Random::new(seed);
             let set = TaskSet::default();
             let mut tasks = Vec::<Modelled>::new();

@@ -96,6 +96,25 @@ fn out(action: u8, id: [u8; 16], token: u64, sequence: u64) -> (Cdb, [u8; 40]) {
     (cdb, Parameters { id, token, sequence }.emit())
 }
 
+#[test]
+fn a_list_of_another_length_or_with_a_reserved_byte_set_is_refused_as_such() {
+    let target = target(&Journal::default());
+    for action in [action_out::TAKE, action_out::CLEAR, action_out::FORGET, action_out::NAME_CONTENT] {
+        let (cdb, list) = out(action, [1; 16], 7, 0);
+        for length in [0, 39, 41] {
+            let list = [&list[..], &[0]].concat();
+            let cdb = Cdb::ChangeMarkOut { service_action: action, parameter_list_length: length };
+            target.refuses(cdb, &list[..length as usize], Sense::PARAMETER_LIST_LENGTH_ERROR);
+        }
+        for reserved in 32..40 {
+            let mut list = list;
+            list[reserved] = 1;
+            target.refuses(cdb.clone(), &list, Sense::INVALID_FIELD_IN_PARAMETER_LIST);
+        }
+    }
+    assert_eq!((report_marks(&target), content(&target)), (Vec::new(), None), "nothing was done");
+}
+
 fn take(target: &Target, id: [u8; 16], token: u64) {
     let (cdb, list) = out(action_out::TAKE, id, token, 0);
     target.good(cdb, &list);

@@ -410,6 +410,14 @@ mod tests {
     }
 
     #[test]
+    fn a_report_of_more_marks_than_any_target_keeps_is_none() {
+        let mark = Mark { id: ID, token: 1, sequence: 1, slot: 0, is_held_here: false, is_held_elsewhere: false };
+        let marks = vec![mark; REPORTED_MARKS_MAX + 1];
+        assert_eq!(parse_marks(&emit_marks(&marks[1..])).map(|marks| marks.len()), Ok(REPORTED_MARKS_MAX));
+        assert!(parse_marks(&emit_marks(&marks)).is_err(), "one that is left out would be taken for unknown");
+    }
+
+    #[test]
     fn golden_changes() {
         let changes = Changes {
             id: ID,

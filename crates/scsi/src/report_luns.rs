@@ -51,6 +51,15 @@ mod tests {
     }
 
     #[test]
+    fn of_a_list_of_more_luns_than_there_are_numbers_the_first_are_read() {
+        let mut bytes = emit(&vec![7; REPORTED_LUNS_MAX]);
+        let length = bytes.len() as u32;
+        bytes[..4].copy_from_slice(&length.to_be_bytes());
+        bytes.extend([0; 8]);
+        assert_eq!(parse(&bytes), Ok(vec![7; REPORTED_LUNS_MAX]));
+    }
+
+    #[test]
     fn lists_are_read_back_even_when_cut() {
         let luns: Vec<u64> = (0..300).collect();
         let bytes = emit(&luns);

@@ -130,6 +130,12 @@ mod tests {
         assert_eq!(parse(&bytes[..3]), Err(Malformed("target port groups")));
     }
 
+    #[test]
+    fn of_very_many_groups_the_first_are_read() {
+        let groups: Vec<Group> = (0..100).map(|number| group(number, AccessState::Standby, &[])).collect();
+        assert_eq!(parse(&emit(&groups, false)).unwrap(), groups[..TARGET_PORT_GROUPS_MAX]);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_parsed_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {

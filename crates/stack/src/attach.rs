@@ -82,7 +82,11 @@ impl Attachment {
     async fn with_listeners(listeners: Listeners, stack: Option<Stack>) -> Result<Option<Self>> {
         let Listeners { control, metrics, fronts } = listeners;
         let Some(stack) = stack else { return Ok(None) };
-        if let Err(error) = fronts.open(&served(&stack)) {
+        let attached = match fronts.open(&served(&stack)) {
+            Ok(()) => stack.note_attached().await,
+            refused => refused,
+        };
+        if let Err(error) = attached {
             stack.note_unused();
             let ended = stack.end_at_once().await;
             stack.stop_background();

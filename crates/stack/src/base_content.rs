@@ -14,15 +14,18 @@
 //! Each path is asked, since the targets of several need not know of each other. A further path is
 //! no reason to refuse, as long as all that is noted is there.
 //!
+//! What is found is noted once nothing can refuse the attach any more: an attach that is refused, and was told to
+//! overwrite changes, leaves the next one to be refused, too.
+//!
 //! While the difference is used, each new session asks again before anything is read there: over
 //! another base, nothing is read or written any more.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::ErrorKind;
 use difference::Difference;
-use difference::limits::CONTENTS_MAX;
-use initiator::{ContentGuard, ContentId, RemoteLun, is_content_id};
+use initiator::{ContentGuard, ContentId, Heard, RemoteLun, is_content_id};
 
 use crate::error::{Error, Failure, Result};
 use crate::limits::NAMINGS_MAX;
@@ -32,6 +35,8 @@ use crate::status::stores::StoreFreshness;
 
 const HOW: &str = "others wrote to the logical unit, or its file was moved, restored, made anew, or changed while the \
                    target did not run";
+
+const CANNOT_TELL: &str = "the target does not tell whether anybody changed the base";
 
 /// What the target of a path says of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,14 +56,12 @@ pub(crate) struct BaseOf<'a> {
 }
 
 impl BaseOf<'_> {
-    /// Compares the content of the base, which are all `remotes`, with what the difference notes, and
-    /// notes it. From now on another content is noticed at each new session. Returns what is known, for
-    /// `status`.
+    /// Compares the content of the base, which are all `remotes`, with what the difference notes. From
+    /// now on another content is noticed at each new session.
     ///
     /// # Errors
-    /// `WouldLoseData` for another content, unless that `is_overwritten`; errors of the target, and of
-    /// the difference's device.
-    pub(crate) async fn check(&self, remotes: &Remotes, is_overwritten: bool) -> Result<StoreFreshness> {
+    /// `WouldLoseData` for another content, unless that `is_overwritten`; errors of the target.
+    pub(crate) async fn check(&self, remotes: &Remotes, is_overwritten: bool) -> Result<Base> {
         let mut known = self.difference.contents().await;
         // What earlier versions noted says nothing: a host could give an id a second time.
         known.retain(is_content_id);
@@ -71,13 +74,18 @@ impl BaseOf<'_> {
         if is_other && !is_overwritten {
             return Err(self.refusal());
         }
+        let mut untold = told.contains(&Told::Nothing).then(|| CANNOT_TELL.to_owned());
         for (told, lun) in paths.iter_mut().filter(|(told, _)| *told == Told::NoId) {
-            *told = named(lun).await;
+            match named(lun).await {
+                Ok(id) => *told = Told::Id(id),
+                Err(why) => _ = untold.get_or_insert(why),
+            }
         }
+        let mut silent = Vec::new();
         let mut ids: Vec<ContentId> = if is_other { Vec::new() } else { known.clone() };
         for (told, lun) in &paths {
             let Told::Id(id) = *told else { continue };
-            self.guard(lun, id);
+            silent.push(self.guard(lun, id));
             // It may have had another session since it was asked.
             if lun.content_id().await? != Some(id) {
                 return Err(self.refusal());
@@ -86,25 +94,26 @@ impl BaseOf<'_> {
                 ids.push(id);
             }
         }
-        let is_noted = ids.len() <= CONTENTS_MAX;
-        if is_noted && ids != known {
-            let context = |error| Error::from(error).context(format!("the difference {}", self.place));
-            self.difference.note_contents(&ids).await.map_err(context)?;
-        }
-        let are_all_told = is_noted && paths.iter().all(|(told, _)| matches!(told, Told::Id(_)));
-        Ok(self.freshness(is_other, are_all_told, known.is_empty()))
+        let told = self.freshness(is_other, untold, known.is_empty());
+        let (difference, place) = (Arc::clone(self.difference), self.place.clone());
+        Ok(Base { difference, place, told, ids: (ids != known).then_some(ids), silent })
     }
 
-    fn freshness(&self, is_other: bool, are_all_told: bool, is_first: bool) -> StoreFreshness {
-        let (state, why) = match (is_other, are_all_told) {
-            (true, _) => ("changed", format!("the base was changed ({HOW}), and the difference goes on over it")),
-            (false, false) => ("unknown", "the target does not tell whether anybody changed the base".to_owned()),
-            (false, true) if is_first => ("noted", "from now on it is noticed when the base is changed".to_owned()),
-            (false, true) => ("kept", "the target says that nobody changed the base".to_owned()),
+    /// `untold`: why nothing is known of the content on some path.
+    fn freshness(&self, is_other: bool, untold: Option<String>, is_first: bool) -> StoreFreshness {
+        let is_told = !is_other && untold.is_none();
+        let (state, why) = match (is_other, untold) {
+            (true, untold) => {
+                let but = untold.map(|why| format!("; {why}")).unwrap_or_default();
+                ("changed", format!("the base was changed ({HOW}), and the difference goes on over it{but}"))
+            }
+            (false, Some(why)) => ("unknown", why),
+            (false, None) if is_first => ("noted", "from now on it is noticed when the base is changed".to_owned()),
+            (false, None) => ("kept", "the target says that nobody changed the base".to_owned()),
         };
-        match (is_other, are_all_told) {
-            (false, true) => tracing::info!("the difference {}: {why}", self.place),
-            _ => tracing::warn!("the difference {}: {why}", self.place),
+        match is_told {
+            true => tracing::info!("the difference {}: {why}", self.place),
+            false => tracing::warn!("the difference {}: {why}", self.place),
         }
         let changed_by_others_bytes = (state == "kept").then_some(0);
         StoreFreshness { state: state.to_owned(), changed_by_others_bytes, why, ..StoreFreshness::default() }
@@ -125,10 +134,16 @@ impl BaseOf<'_> {
     }
 
     /// Refuses all requests of the difference from the first session on in which the LUN has another
-    /// content.
-    fn guard(&self, lun: &RemoteLun, id: ContentId) {
+    /// content. Returns what says whether its target tells nothing any more.
+    fn guard(&self, lun: &RemoteLun, id: ContentId) -> Arc<AtomicBool> {
         let (difference, name) = (Arc::downgrade(self.difference), self.name.to_owned());
-        lun.guard_content(ContentGuard::new(id, move || {
+        let is_silent = Arc::<AtomicBool>::default();
+        let telling = Arc::clone(&is_silent);
+        lun.guard_content(ContentGuard::new(id, move |heard| {
+            telling.store(heard == Heard::Nothing, Ordering::Relaxed);
+            if heard != Heard::Another {
+                return;
+            }
             let context = format!(
                 "the base of the difference was changed while it was out of reach ({HOW}): nothing is read or written \
                  any more; `forebay detach {name}`, and attach it again, which says how to go on"
@@ -138,6 +153,40 @@ impl BaseOf<'_> {
                 tracing::error!("{error}");
             }
         }));
+        is_silent
+    }
+}
+
+/// The base of an attached difference.
+pub(crate) struct Base {
+    difference: Arc<Difference>,
+    place: Place,
+    /// What was found when it was attached.
+    told: StoreFreshness,
+    /// The ids of what it has; `None` where the difference notes these.
+    ids: Option<Vec<ContentId>>,
+    /// For each path of which something is known: whether its target tells nothing any more.
+    silent: Vec<Arc<AtomicBool>>,
+}
+
+impl Base {
+    /// Notes what the base has, durably.
+    ///
+    /// # Errors
+    /// Those of the difference's device.
+    pub(crate) async fn note(&self) -> Result<()> {
+        let Some(ids) = &self.ids else { return Ok(()) };
+        let context = |error| Error::from(error).context(format!("the difference {}", self.place));
+        self.difference.note_contents(ids).await.map_err(context)
+    }
+
+    /// What is known of it now, for `status`.
+    pub(crate) fn freshness(&self) -> StoreFreshness {
+        if !self.silent.iter().any(|is_silent| is_silent.load(Ordering::Relaxed)) {
+            return self.told.clone();
+        }
+        let why = "since it came back, the target does not tell any more whether anybody changed the base".to_owned();
+        StoreFreshness { state: "unknown".to_owned(), why, ..StoreFreshness::default() }
     }
 }
 
@@ -149,24 +198,21 @@ async fn ask(lun: &RemoteLun) -> Result<Told> {
     }
 }
 
-/// Has the target name what it has.
-async fn named(lun: &RemoteLun) -> Told {
+/// Has the target name what it has. The error is why that has no id, in words.
+async fn named(lun: &RemoteLun) -> std::result::Result<ContentId, String> {
+    let unnoticed = "no change of it is noticed before the difference is attached again";
     for _ in 0..NAMINGS_MAX {
         let named = match lun.name_content().await {
             Ok(()) => lun.content_id().await,
             Err(error) => Err(error),
         };
         match named {
-            Ok(Some(id)) => return Told::Id(id),
+            Ok(Some(id)) => return Ok(id),
             Ok(None) => {}
-            Err(error) => {
-                tracing::warn!(%error, "the target does not name what the base has");
-                return Told::Nothing;
-            }
+            Err(error) => return Err(format!("the target gives what the base has no id, so {unnoticed}: {error}")),
         }
     }
-    tracing::warn!("others write to the base of a difference while it is being attached");
-    Told::Nothing
+    Err(format!("others write to the base just now, so {unnoticed}"))
 }
 
 /// Whether the content is another one than that with the `known` ids: a target that can tell has none
@@ -186,6 +232,7 @@ mod tests {
     use std::time::Duration;
 
     use block::device::DeviceExt;
+    use block::limits::STRIPE_MEMBERS_MAX;
     use block::memory::MemoryDevice;
     use block::{Buffer, Identity, SharedDevice};
     use difference::DifferenceOptions;
@@ -194,7 +241,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::test_target::{connect, serve};
+    use crate::test_target::{connect, connect_stripe, serve, serve_several};
 
     const MIB: u64 = 1 << 20;
 
@@ -237,7 +284,9 @@ mod tests {
         let base = BaseOf { difference: &difference, place: &place, name: "disk" };
         let told = base.check(&remotes, is_overwritten).await;
         remotes.close().await.unwrap();
-        told.map(|told| told.state).map_err(|error| error.failure())
+        let base = told.map_err(|error| error.failure())?;
+        base.note().await.unwrap();
+        Ok(base.freshness().state)
     }
 
     #[tokio::test]
@@ -282,7 +331,8 @@ mod tests {
             let remotes = connect(address, "own", isid, false).await;
             let difference = opened(&device, &remotes).await;
             let place = Place { path: "/own".into(), offset: None };
-            BaseOf { difference: &difference, place: &place, name: "disk" }.check(&remotes, false).await.unwrap();
+            let base = BaseOf { difference: &difference, place: &place, name: "disk" };
+            base.check(&remotes, false).await.unwrap();
             difference.write(0, Buffer::zeroed(4096), false).await.unwrap();
             let lun = Arc::clone(&remotes.member_luns()[0].luns[0]);
             if is_changed {
@@ -304,6 +354,102 @@ mod tests {
             assert_eq!(refusal.contains("forebay detach disk"), is_changed, "{refusal}");
             remotes.close().await.unwrap();
         }
+    }
+
+    /// An attach may be refused after it has found that the base is another one, and was told to go on.
+    #[tokio::test]
+    async fn a_base_that_was_looked_at_is_not_noted_before_the_attach_has_gone_through() {
+        let address = serve(memory("base"), Arc::new(MemoryChanges));
+        let device = made(address).await;
+        assert_eq!(attach(address, &device, false).await.unwrap(), "noted");
+        write(address, "another").await;
+        let remotes = connect(address, "own", None, false).await;
+        let difference = opened(&device, &remotes).await;
+        let place = Place { path: "/own".into(), offset: None };
+        let base = BaseOf { difference: &difference, place: &place, name: "disk" };
+        assert_eq!(base.check(&remotes, true).await.unwrap().freshness().state, "changed");
+        remotes.close().await.unwrap();
+        assert_eq!(attach(address, &device, false).await, Err(Failure::WouldLoseData));
+    }
+
+    /// As many LUNs as a stripe may have: each has an id of its own.
+    #[tokio::test]
+    async fn a_change_of_the_last_of_as_many_luns_as_there_can_be_is_noticed() {
+        let count = u16::try_from(STRIPE_MEMBERS_MAX).unwrap();
+        let luns = (0..count).map(|number| memory(&format!("base{number}"))).collect();
+        let address = serve_several(luns, || Arc::new(MemoryChanges));
+        let device = memory("difference");
+        let attach = async |is_first: bool| {
+            let remotes = connect_stripe(address, "own", count).await;
+            if is_first {
+                let options = DifferenceOptions { chunk_bytes: 1 << 20, ..DifferenceOptions::new(Uuid::new_v4()) };
+                Difference::format(&device, &remotes.device(), options).await.unwrap();
+            }
+            let difference = opened(&device, &remotes).await;
+            let place = Place { path: "/own".into(), offset: None };
+            let base = BaseOf { difference: &difference, place: &place, name: "disk" };
+            let told = base.check(&remotes, false).await;
+            remotes.close().await.unwrap();
+            let base = told.map_err(|error| error.failure())?;
+            base.note().await.unwrap();
+            Ok::<_, Failure>(base.freshness().state)
+        };
+        assert_eq!(attach(true).await.unwrap(), "noted");
+        assert_eq!(attach(false).await.unwrap(), "kept");
+        let others = connect_stripe(address, "another", count).await;
+        let last = Arc::clone(&others.member_luns().last().unwrap().luns[0]);
+        last.write(0, Buffer::zeroed(4096), false).await.unwrap();
+        others.close().await.unwrap();
+        assert_eq!(attach(false).await, Err(Failure::WouldLoseData));
+    }
+
+    /// Other hosts hold all marks of the LUN, of which the id takes one.
+    #[tokio::test]
+    async fn that_the_target_has_no_room_for_an_id_is_said_as_it_is() {
+        let address = serve(memory("base"), Arc::new(MemoryChanges));
+        let device = made(address).await;
+        let mut others = Vec::new();
+        for host in 0..4_u8 {
+            let remotes = connect(address, &format!("other{host}"), None, false).await;
+            let lun = Arc::clone(&remotes.member_luns()[0].luns[0]);
+            for mark in 0..4 {
+                lun.take_mark([1 + 4 * host + mark; 16], 7).await.unwrap();
+            }
+            others.push(remotes);
+        }
+        let remotes = connect(address, "own", None, false).await;
+        let difference = opened(&device, &remotes).await;
+        let place = Place { path: "/own".into(), offset: None };
+        let base = BaseOf { difference: &difference, place: &place, name: "disk" };
+        let told = base.check(&remotes, false).await.unwrap().freshness();
+        assert_eq!((told.state.as_str(), told.changed_by_others_bytes), ("unknown", None));
+        assert!(told.why.contains("gives what the base has no id") && told.why.contains("no change of it"), "{told:?}");
+        for remotes in others.into_iter().chain([remotes]) {
+            remotes.close().await.unwrap();
+        }
+    }
+
+    /// Its target comes back as one that cannot tell.
+    #[test]
+    fn a_path_that_tells_nothing_any_more_leaves_nothing_known_of_the_base() {
+        let silent = [false, false].map(|is_it| Arc::new(AtomicBool::new(is_it)));
+        let base: SharedDevice = memory("base");
+        let device = memory("difference");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let difference = runtime.block_on(async {
+            let options = DifferenceOptions::new(Uuid::new_v4());
+            Difference::format(&device, &base, options).await.unwrap();
+            Arc::new(Difference::open(device, base, None).await.unwrap())
+        });
+        let told = StoreFreshness { state: "kept".into(), changed_by_others_bytes: Some(0), ..Default::default() };
+        let place = Place { path: "/own".into(), offset: None };
+        let base = Base { difference, place, told, ids: None, silent: silent.to_vec() };
+        let known = || (base.freshness().state, base.freshness().changed_by_others_bytes);
+        assert_eq!(known(), ("kept".to_owned(), Some(0)));
+        silent[1].store(true, Ordering::Relaxed);
+        assert_eq!(known(), ("unknown".to_owned(), None));
+        silent[1].store(false, Ordering::Relaxed);
+        assert_eq!(known(), ("kept".to_owned(), Some(0)), "the next session has told");
     }
 
     #[test]

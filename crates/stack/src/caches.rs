@@ -243,6 +243,21 @@ impl Record {
 /// Extension of the files that hold a mark whose store is gone: a [`LunRecord`].
 const MARK_EXTENSION: &str = "mark";
 
+/// The record in a file; `None` where there is none, or none any more.
+fn read(file: &Path) -> Result<Option<Record>> {
+    let text = record_file::read(file).map_err(|error| Error::io(file.display(), &error))?;
+    let Some(text) = text else { return Ok(None) };
+    record_file::parse(&text).map(Some).map_err(|error| {
+        let message = format!(
+            "{} is damaged ({error}): it should say which cache or write log was used last at its place; restore it, \
+             or remove it: then that store begins without clean lines, and what is dirty in it is refused until \
+             `--set overwrite-changes=on`",
+            file.display()
+        );
+        Error::new(Failure::Mismatch, message)
+    })
+}
+
 fn remove(file: &Path) -> Result<()> {
     record_file::remove(file).map_err(|error| Error::io(file.display(), &error))
 }
@@ -297,7 +312,9 @@ impl Caches {
     pub(crate) fn cut_note(&self, place: &Place) -> CutNote {
         let (caches, place) = (self.clone(), place.clone());
         CutNote::new(move || {
-            if let Err(error) = caches.registry.note_failed(&place).and_then(|()| caches.note_cut(&place)) {
+            // Each on its own: a list that cannot be read must not keep the other one from being written.
+            let noted = [caches.registry.note_failed(&place), caches.note_cut(&place)];
+            for error in noted.into_iter().filter_map(Result::err) {
                 tracing::error!(
                     %error,
                     "{place} was cut, which cannot be noted: do not use it again, give it up with `forebay cache \
@@ -326,6 +343,24 @@ impl Caches {
         let path = self.file(&record.place());
         record_file::note(&path, record)
             .map_err(|error| Error::io(format!("cannot record {} in {}", record.place(), path.display()), &error))
+    }
+
+    /// Notes a store that is open, as [`note`](Self::note). What has the UUID of the store and none of its tokens is
+    /// another copy from then on, also at other places.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find) and [`note`](Self::note).
+    pub(crate) fn note_opened(&self, record: &Record) -> Result<()> {
+        let _changing = self.begin_change()?;
+        self.write(record)?;
+        let is_older = |other: &Record| {
+            let knows = |token: &u64| other.tokens.contains(token);
+            other.uuid.is_some() && other.uuid == record.uuid && !record.tokens.iter().all(knows)
+        };
+        for other in self.stores()?.into_iter().filter(is_older) {
+            self.write(&Record { tokens: record.tokens.clone(), ..other })?;
+        }
+        Ok(())
     }
 
     /// Removes the record of the cache or write log at `place`, if there is one. Its marks are
@@ -432,7 +467,8 @@ impl Caches {
 
     /// Notes that the store at `place`, which no other process has open, is about to be opened with
     /// `tokens`: from then on it may have these, or its present one, in every record of it.
-    /// `is_any_copy_taken`: also another copy than the last one, as the user wants it.
+    /// `is_any_copy_taken`: also another copy than the last one, as the user wants it. That is noted only once it is
+    /// [open](Self::note_opened): until then, and where the opening is refused, it is another copy to this list.
     ///
     /// # Errors
     /// As [`check_is_last`](Self::check_is_last) and [`note`](Self::note).
@@ -440,6 +476,8 @@ impl Caches {
         let _changing = self.begin_change()?;
         if !is_any_copy_taken {
             self.check_is_last(place)?;
+        } else if self.last_of_other_copy(place)?.is_some() {
+            return Ok(());
         }
         let Some(found) = store_at(place) else { return Ok(()) };
         for record in self.stores()?.into_iter().filter(|record| record.uuid == Some(found.uuid)) {
@@ -558,36 +596,28 @@ impl Caches {
     /// The record of the cache or write log at `place`.
     ///
     /// # Errors
-    /// When its record cannot be read; a malformed one counts as none.
+    /// When its record cannot be read; `Mismatch` for a damaged one: whether the store is the last copy, and what was
+    /// written to the LUN without it, is not known then.
     pub fn find(&self, place: &Place) -> Result<Option<Record>> {
-        let file = self.file(place);
-        let text = record_file::read(&file).map_err(|error| Error::io(file.display(), &error))?;
-        Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
+        read(&self.file(place))
     }
 
-    /// All known caches, by path. A record that cannot be read is skipped, and logged.
+    /// All known caches, by path.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// As [`stores`](Self::stores).
     pub fn list(&self) -> Result<Vec<Record>> {
         Ok(self.stores()?.into_iter().filter(|record| record.store == Store::Cache).collect())
     }
 
-    /// All known caches and write logs, by path. A record that cannot be read is skipped, and
-    /// logged.
+    /// All known caches and write logs, by path.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// When the folder or a record cannot be read; `Mismatch` for a damaged record, which may be of any store.
     pub fn stores(&self) -> Result<Vec<Record>> {
         let mut records = Vec::new();
         for path in self.files(record_file::EXTENSION)? {
-            match record_file::read(&path)
-                .map_err(|error| error.to_string())
-                .and_then(|text| serde_json::from_slice(&text.unwrap_or_default()).map_err(|error| error.to_string()))
-            {
-                Ok(record) => records.push(record),
-                Err(error) => tracing::warn!(%error, "{} is no record of a cache", path.display()),
-            }
+            records.extend(read(&path)?);
         }
         records.sort();
         Ok(records)
@@ -596,7 +626,7 @@ impl Caches {
     /// The length in bytes of the cache or log at this place, if it is known.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// As [`stores`](Self::stores).
     pub(crate) fn length_of(&self, place: &Place) -> Result<Option<u64>> {
         Ok(self.stores()?.into_iter().find(|record| record.place() == *place).and_then(|record| record.length))
     }
@@ -605,7 +635,7 @@ impl Caches {
     /// another store, in use or not.
     ///
     /// # Errors
-    /// `InUse`, naming that store, or the other name of this one.
+    /// `InUse`, naming that store, or the other name of this one; as [`stores`](Self::stores).
     pub(crate) fn check_apart(&self, place: &Place, range: ByteRange) -> Result<()> {
         for record in self.stores()? {
             let (other, what) = (record.place(), record.store.as_str());
@@ -663,10 +693,43 @@ mod tests {
         records.iter().rev().for_each(|record| caches.note(record).unwrap());
         caches.note(&records[0]).unwrap();
         assert_eq!(caches.list().unwrap(), records);
-        fs::write(directory.path().join("state/caches/other.json"), "{").unwrap();
         caches.forget(&place("a")).unwrap();
         caches.forget(&place("a")).unwrap();
         assert_eq!(caches.list().unwrap(), records[1..]);
+    }
+
+    /// It may say of any store that it is an older copy, or that this host wrote to its LUN without it.
+    #[test]
+    fn a_record_that_cannot_be_read_or_is_of_another_version_is_said_and_never_taken_for_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
+        let caches = Caches::open(&paths).unwrap();
+        let place = |name: &str| Place { path: name.into(), offset: None };
+        let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
+        let record = Record::new(&place("/a"), 4096, &identity, "disk");
+        caches.note(&record).unwrap();
+        let file = caches.file(&place("/a"));
+        let text = fs::read_to_string(&file).unwrap();
+        for (damaged, why) in
+            [(text.replace("\"version\": 1", "\"version\": 99"), "version 99 is not 1"), ("{".into(), "EOF")]
+        {
+            fs::write(&file, damaged).unwrap();
+            let refused = [
+                caches.find(&place("/a")).err(),
+                caches.stores().err(),
+                caches.note_stale(std::slice::from_ref(&identity), &[]).err(),
+                caches.length_of(&place("/a")).err(),
+                caches.other_copies(std::slice::from_ref(&identity), &[]).err(),
+            ];
+            for error in refused.into_iter().map(|error| error.expect("it is damaged")) {
+                assert_eq!(error.failure(), Failure::Mismatch);
+                let words = error.to_string();
+                assert!(words.contains(why) && words.contains(file.to_str().unwrap()), "{words}");
+            }
+            caches.note(&Record::new(&place("/b"), 4096, &identity, "disk")).unwrap();
+        }
+        fs::remove_file(&file).unwrap();
+        assert_eq!(caches.stores().unwrap().len(), 1);
     }
 
     #[test]

@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use crate::content::uuid_at;
 use crate::difference_note::{DifferenceNote, Fate};
+use crate::error::Result;
 use crate::limits::WATCH_INTERVAL;
 use crate::place::Place;
 
@@ -60,6 +61,17 @@ impl DifferenceFile {
             None => {}
         });
         file
+    }
+
+    /// Strikes the note of what became of the file before: nothing can refuse the attach any more. What was found since
+    /// stays noted.
+    ///
+    /// # Errors
+    /// When the note cannot be removed.
+    pub(crate) fn accept(&self) -> Result<()> {
+        // Held, so that what is found meanwhile is noted afterwards.
+        let fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
+        if fate.is_none() { self.note.strike() } else { Ok(()) }
     }
 
     /// Looks at the name again and again, without end.
@@ -268,6 +280,8 @@ mod tests {
             assert!(!used.writes().await && used.difference.flush().await.is_err());
             assert!(used.file.end(65536).is_some_and(|words| words.contains("lost")));
             used.note.check(true).unwrap();
+            used.file.accept().unwrap();
+            assert_eq!(used.refusal(), Some(Failure::WouldLoseData), "it was found since");
             used.note.strike().unwrap();
             assert_eq!(used.refusal(), None);
         }

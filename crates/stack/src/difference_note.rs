@@ -127,7 +127,7 @@ impl DifferenceNote {
         let file = self.file.display();
         let text = record_file::read(&self.file).map_err(|error| Error::io(format!("cannot read {file}"), &error))?;
         let Some(text) = text else { return Ok(None) };
-        serde_json::from_slice(&text).map(Some).map_err(|error| {
+        record_file::parse(&text).map(Some).map_err(|error| {
             let message = format!(
                 "{file} is damaged ({error}): it should say what became of the difference {} while it was used; \
                  remove the file to take what is there",

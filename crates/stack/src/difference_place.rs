@@ -59,7 +59,8 @@ impl DifferenceConfig {
     }
 
     /// Opens the difference at `place` from `base` for the attachment `name`, and makes it first if
-    /// there is none. `base` is never written.
+    /// there is none. `base` is never written. A note that it was lost stays until the file is
+    /// [accepted](DifferenceFile::accept).
     ///
     /// # Errors
     /// A difference of another LUN or generation, content that is no difference, one in use, or that
@@ -84,7 +85,6 @@ impl DifferenceConfig {
         let device = open_or_make(PlaceKind::Difference, place, caches, self.size_bytes, format).await?;
         let context = |error| Error::from(error).context(format!("the difference {place}"));
         let opened = Arc::new(Difference::open(device, Arc::clone(&base), self.generation).await.map_err(context)?);
-        note.strike()?;
         let file = DifferenceFile::new(&opened, place, name, note);
         Ok((opened, file))
     }

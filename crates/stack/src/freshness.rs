@@ -428,7 +428,7 @@ impl Assessed {
         let tokens = vec![self.tokens.in_use, self.tokens.closed];
         let mut record = Record { store: self.store, is_stale: is_shared, is_exclusive, uuid, tokens, ..record };
         record.luns.clone_from(&self.luns);
-        caches.note(&record)?;
+        caches.note_opened(&record)?;
         let marks = self.luns.iter().filter_map(|lun| lun.mark.as_ref());
         marks.filter(|mark| mark.stage() != MarkStage::Cleared).try_for_each(|mark| caches.note_forgotten(mark))?;
         let mut held = HeldMarks::new(caches, &self.place, is_shared);

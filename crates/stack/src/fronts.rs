@@ -37,7 +37,7 @@ mod nbd;
 pub mod options;
 
 #[cfg(test)]
-pub(crate) use broken::broken;
+pub(crate) use broken::{broken, unopenable};
 
 use kind::{Front, FrontConfig, FrontKind, Served};
 use options::FrontOptions;

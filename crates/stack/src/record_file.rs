@@ -14,8 +14,8 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
 use serde_json::Deserializer;
 
 /// Extension of their names.
@@ -102,6 +102,28 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
+}
+
+/// The version of every record so far.
+const VERSION: u32 = 1;
+
+/// What records of all versions have.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+/// The record in `text`. One of another version is damage to this program: its keys may mean something else. The error
+/// says what is wrong, in words.
+///
+/// # Errors
+/// Text that is no such record.
+pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> std::result::Result<T, String> {
+    let Versioned { version } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    if version != VERSION {
+        return Err(format!("version {version} is not {VERSION}"));
+    }
+    serde_json::from_slice(text).map_err(|error| error.to_string())
 }
 
 /// Replaces a record, or makes it, durably.
@@ -238,6 +260,22 @@ mod tests {
             note_when_full(&path, &["one"]).unwrap();
             assert_eq!(text(&path).as_deref(), Some(r#"["one"]"#));
             remove(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_record_of_another_version_is_none_whatever_else_it_has() {
+        #[derive(Debug, PartialEq, Deserialize)]
+        struct Record {
+            name: String,
+        }
+        let parsed = |text: &str| parse::<Record>(text.as_bytes());
+        assert_eq!(parsed(r#"{"version": 1, "name": "a"}"#), Ok(Record { name: "a".into() }));
+        for text in [r#"{"version": 2, "name": "a"}"#, r#"{"version": 2}"#] {
+            assert_eq!(parsed(text), Err("version 2 is not 1".into()), "{text}");
+        }
+        for text in [r#"{"name": "a"}"#, r#"{"version": 1}"#, "{", ""] {
+            assert!(parsed(text).is_err(), "{text}");
         }
     }
 

@@ -187,18 +187,15 @@ impl Registry {
         let path = self.path(identity, store);
         let text = record_file::read(&path).map_err(|error| cannot_read(&path, &error))?;
         let Some(text) = text else { return Ok(None) };
-        match serde_json::from_slice(&text) {
-            Ok(entry) => Ok(Some(entry)),
-            Err(error) => {
-                let message = format!(
-                    "{} is damaged ({error}): it should name the {what} that holds the newest data of {identity}; \
-                     remove the file, then attach with that {what} if there is one",
-                    path.display(),
-                    what = store.as_str()
-                );
-                Err(Error::new(Failure::Mismatch, message))
-            }
-        }
+        record_file::parse(&text).map(Some).map_err(|error| {
+            let message = format!(
+                "{} is damaged ({error}): it should name the {what} that holds the newest data of {identity}; remove \
+                 the file, then attach with that {what} if there is one",
+                path.display(),
+                what = store.as_str()
+            );
+            Error::new(Failure::Mismatch, message)
+        })
     }
 
     /// Refuses a LUN whose newest data may lie in another cache or log than those at `places`.
@@ -299,10 +296,14 @@ impl Registry {
     /// used again. Without an entry it holds nothing that its LUN lacks.
     ///
     /// # Errors
-    /// When the registry cannot be read or written.
+    /// When the registry cannot be read or written: also where that is so of another store's entry alone.
     pub(crate) fn note_failed(&self, place: &Place) -> Result<()> {
         let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
-        self.entries_of(place)?.into_iter().try_for_each(|entry| self.write(&Entry { has_failed: true, ..entry }))
+        // Whatever can be read: this cannot be put off.
+        let (mut entries, damaged) = self.readable()?;
+        entries.retain(|entry| entry.place() == *place);
+        entries.into_iter().try_for_each(|entry| self.write(&Entry { has_failed: true, ..entry }))?;
+        damaged.map_or(Ok(()), Err)
     }
 
     /// Whether `entry` is noted as failed.
@@ -333,25 +334,40 @@ impl Registry {
         record_file::remove(&path).map_err(|error| Error::io(format!("cannot remove {}", path.display()), &error))
     }
 
-    /// Every entry that names the cache or log at `place`. Damaged entries name nothing.
+    /// Every entry that names the cache or log at `place`.
     ///
     /// # Errors
-    /// When the registry cannot be read.
+    /// As [`entries`](Self::entries).
     pub fn entries_of(&self, place: &Place) -> Result<Vec<Entry>> {
         Ok(self.entries()?.into_iter().filter(|entry| entry.place() == *place).collect())
     }
 
-    /// Every entry, by place. Damaged entries are skipped.
+    /// Every entry, by place.
     ///
     /// # Errors
-    /// When the registry cannot be read.
+    /// When the registry cannot be read; `Mismatch` for a damaged entry, which may be of any LUN and of any store.
     pub fn entries(&self) -> Result<Vec<Entry>> {
+        let (entries, damaged) = self.readable()?;
+        damaged.map_or(Ok(entries), Err)
+    }
+
+    /// The entries that can be read, by place, and the error of the first one that cannot.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    fn readable(&self) -> Result<(Vec<Entry>, Option<Error>)> {
         let files = record_file::files_in(&self.directory, record_file::EXTENSION);
-        let files = files.map_err(|error| cannot_read(&self.directory, &error))?;
-        let texts = files.iter().filter_map(|path| record_file::read(path).ok().flatten());
-        let mut entries: Vec<Entry> = texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect();
+        let mut files = files.map_err(|error| cannot_read(&self.directory, &error))?;
+        files.sort();
+        let (mut entries, mut damaged) = (Vec::new(), None);
+        for path in files {
+            match read_entry(&path) {
+                Ok(entry) => entries.extend(entry),
+                Err(error) => _ = damaged.get_or_insert(error),
+            }
+        }
         entries.sort_by_key(|entry| (entry.place(), entry.identity().to_string()));
-        Ok(entries)
+        Ok((entries, damaged))
     }
 
     /// Removes every entry that names `place`, whose dirty data was given up.
@@ -369,6 +385,19 @@ impl Registry {
         };
         self.directory.join(format!("{}.{extension}", file_stem(identity)))
     }
+}
+
+/// The entry in the file at `path`; `None` where it was removed meanwhile.
+fn read_entry(path: &Path) -> Result<Option<Entry>> {
+    let Some(text) = record_file::read(path).map_err(|error| cannot_read(path, &error))? else { return Ok(None) };
+    record_file::parse(&text).map(Some).map_err(|error| {
+        let message = format!(
+            "{} is damaged ({error}): it should name a cache or a write log that holds the newest data of a logical \
+             unit; remove the file, then attach that with its cache or log if there is one",
+            path.display()
+        );
+        Error::new(Failure::Mismatch, message)
+    })
 }
 
 fn cannot_read(path: &Path, error: &std::io::Error) -> Error {
@@ -653,6 +682,36 @@ mod tests {
         let registry = Registry::open(&paths(&directory)).unwrap();
         fs::write(registry.path(&identity("1"), Store::Cache), "{").unwrap();
         assert_eq!(registry.check(&identity("1"), &[]).unwrap_err().failure(), Failure::Mismatch);
+    }
+
+    /// It may be of any LUN under another name, and of any store.
+    #[test]
+    fn an_entry_of_another_version_is_said_whoever_looks_and_what_can_be_read_is_noted_as_failed() {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = Registry::open(&paths(&directory)).unwrap();
+        for (serial, path) in [("1", "/caches/a"), ("2", "/caches/b")] {
+            registry.insert(&Entry::new(&identity(serial), &place(path), "disk")).unwrap();
+        }
+        let path = registry.path(&identity("1"), Store::Cache);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("\"version\": 1", "\"version\": 99")).unwrap();
+        let refused = [
+            registry.find(&identity("1"), Store::Cache).err(),
+            registry.check(&identity("1"), &[&place("/caches/a")]).err(),
+            registry.check_other_names(&identity("3"), &[]).err(),
+            registry.entries_of(&place("/caches/b")).err(),
+            registry.remove_cache(&place("/caches/b")).err(),
+            registry.note_failed(&place("/caches/b")).err(),
+        ];
+        for error in refused.into_iter().map(|error| error.expect("it is of another version")) {
+            assert_eq!(error.failure(), Failure::Mismatch);
+            let words = error.to_string();
+            assert!(words.contains("version 99 is not 1") && words.contains(path.to_str().unwrap()), "{words}");
+        }
+        let noted = registry.find(&identity("2"), Store::Cache).unwrap().unwrap();
+        assert!(noted.has_failed, "what can be read is noted all the same");
+        fs::write(&path, text).unwrap();
+        assert_eq!(registry.entries().unwrap().len(), 2, "nothing was changed");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use logical_unit::{LifeSecret, SavedSharing, SharingStore};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Failure, Result};
-use crate::record_file::replace;
+use crate::record_file::{parse, replace};
 use crate::sidecar::Sidecar;
 
 /// Version 1.
@@ -84,10 +84,7 @@ impl SharingFile {
             );
             Error::new(Failure::Mismatch, message)
         };
-        let record: Record = serde_json::from_str(&text).map_err(|error| damaged(&error))?;
-        if record.version != 1 {
-            return Err(damaged(&format_args!("version {} is not 1", record.version)));
-        }
+        let record: Record = parse(text.as_bytes()).map_err(|error| damaged(&error))?;
         // A sidecar that was made anew means another LUN.
         if record.serial != self.serial {
             return Ok(SavedSharing::default());

@@ -225,10 +225,7 @@ fn parse(text: &str, sidecar: &Path) -> Result<String> {
 }
 
 fn record_in(text: &str, sidecar: &Path) -> Result<Record> {
-    let parsed: Record = serde_json::from_str(text).map_err(|error| damaged(sidecar, &error))?;
-    if parsed.version != 1 {
-        return Err(damaged(sidecar, &format_args!("version {} is not 1", parsed.version)));
-    }
+    let parsed: Record = record_file::parse(text.as_bytes()).map_err(|error| damaged(sidecar, &error))?;
     let is_serial =
         |serial: &str| !serial.is_empty() && serial.len() <= 64 && serial.chars().all(|c| c.is_ascii_graphic());
     if !is_serial(&parsed.serial) {

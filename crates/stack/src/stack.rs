@@ -32,6 +32,7 @@ use tokio::sync::watch::Sender;
 use tokio::task::JoinSet;
 use writelog::WriteLog;
 
+use crate::base_content::Base;
 use crate::caches::Caches;
 use crate::content::ends_early;
 use crate::difference_file::DifferenceFile;
@@ -78,6 +79,8 @@ pub struct Stack {
     /// What others did to the LUN before it was attached, as far as it is known: for the cache, and
     /// for the log.
     freshness: Freshness,
+    /// The base of the difference.
+    base: Option<Base>,
     /// Decides about what is dirty when others changed the LUN meanwhile.
     guard: Arc<DirtyGuard>,
     /// Renews the tokens of the marks; `None` once it is closed.
@@ -176,6 +179,7 @@ impl Stack {
             successor: RefCell::default(),
             log: opening.log,
             freshness: opening.freshness,
+            base: opening.base,
             renewal: RefCell::new(Some(MarkRenewal::start(opening.held_marks, Some(&opening.guard)))),
             guard: opening.guard,
             difference: opening.difference,
@@ -194,6 +198,18 @@ impl Stack {
             settings: RefCell::new(opening.config.settings),
             _lock: opening.lock,
         }
+    }
+
+    /// Notes that the attach has gone through: nothing can refuse it any more, and what the user took at it, a changed
+    /// base or what is left of a difference, is taken.
+    ///
+    /// # Errors
+    /// When that cannot be noted.
+    pub(crate) async fn note_attached(&self) -> Result<()> {
+        if let Some(base) = &self.base {
+            base.note().await?;
+        }
+        self.difference_file.as_ref().map_or(Ok(()), |file| file.accept())
     }
 
     /// The device, for its fronts.

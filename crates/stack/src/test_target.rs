@@ -32,15 +32,29 @@ pub(crate) fn serve_shared(lun: SharedDevice, store: Arc<dyn ChangeStore>, clock
     serve_with(lun, LogicalUnitOptions { change_store: Some(store), sharing, clock, ..LogicalUnitOptions::default() })
 }
 
+/// Serves several LUNs, from 0 on, for a stripe.
+pub(crate) fn serve_several(luns: Vec<SharedDevice>, store: impl Fn() -> Arc<dyn ChangeStore>) -> SocketAddr {
+    let clock = Some(system_clock().unwrap());
+    let options =
+        || LogicalUnitOptions { change_store: Some(store()), clock: clock.clone(), ..LogicalUnitOptions::default() };
+    serve_all(luns.into_iter().map(|lun| (lun, options())).collect())
+}
+
 fn serve_with(lun: SharedDevice, options: LogicalUnitOptions) -> SocketAddr {
+    serve_all(vec![(lun, options)])
+}
+
+fn serve_all(served: Vec<(SharedDevice, LogicalUnitOptions)>) -> SocketAddr {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {
-            let unit = LogicalUnit::new(lun, options);
-            tokio::spawn(unit.run());
             let luns = LunMap::new();
-            luns.insert(0, unit);
+            for (number, (lun, options)) in (0..).zip(served) {
+                let unit = LogicalUnit::new(lun, options);
+                tokio::spawn(unit.run());
+                luns.insert(number, unit);
+            }
             let portal = TargetPortal { address: "127.0.0.1:0".parse().unwrap(), group: 1 };
             let options = TargetServerOptions { portals: vec![portal], shards: 1, ..TargetServerOptions::default() };
             let bound = TargetServer::new(vec![Target::new(IQN, luns)], options).bind().unwrap();
@@ -54,9 +68,31 @@ fn serve_with(lun: SharedDevice, options: LogicalUnitOptions) -> SocketAddr {
 /// Logs in to the LUN at `address` as `initiator`. `isid` names the session: another one of the same name takes its
 /// place.
 pub(crate) async fn connect(address: SocketAddr, initiator: &str, isid: Option<Isid>, is_shared: bool) -> Remotes {
+    let remotes = vec![remote(address, 0, initiator, isid, is_shared)];
+    let config = RemotesConfig { remotes, arrangement: Arrangement::Single };
+    let clock = system_clock().unwrap();
+    // Whose place is taken comes back at once, and may take it back before this is logged in.
+    let mut attempts_left = if isid.is_some() { 100 } else { 1 };
+    loop {
+        attempts_left -= 1;
+        match config.clone().connect(&clock).await {
+            Ok(remotes) => return remotes,
+            Err(error) => assert!(attempts_left > 0, "{error}"),
+        }
+    }
+}
+
+/// Logs in to the first `count` LUNs at `address` as one stripe.
+pub(crate) async fn connect_stripe(address: SocketAddr, initiator: &str, count: u16) -> Remotes {
+    let remotes = (0..count).map(|lun| remote(address, lun, initiator, None, false)).collect();
+    let arrangement = Arrangement::Stripe { unit_bytes: 64 << 10 };
+    RemotesConfig { remotes, arrangement }.connect(&system_clock().unwrap()).await.unwrap()
+}
+
+fn remote(address: SocketAddr, lun: u16, initiator: &str, isid: Option<Isid>, is_shared: bool) -> RemoteConfig {
     let patience = Duration::from_secs(60);
-    let remote = RemoteConfig {
-        url: format!("iscsi://{address}/{IQN}/0").parse().unwrap(),
+    RemoteConfig {
+        url: format!("iscsi://{address}/{IQN}/{lun}").parse().unwrap(),
         initiator_name: format!("iqn.2026-11.io.forebay:{initiator}"),
         credentials: None,
         target_credentials: None,
@@ -68,16 +104,5 @@ pub(crate) async fn connect(address: SocketAddr, initiator: &str, isid: Option<I
         connections: 1,
         split_connections: false,
         is_shared,
-    };
-    let config = RemotesConfig { remotes: vec![remote], arrangement: Arrangement::Single };
-    let clock = system_clock().unwrap();
-    // Whose place is taken comes back at once, and may take it back before this is logged in.
-    let mut attempts_left = if isid.is_some() { 100 } else { 1 };
-    loop {
-        attempts_left -= 1;
-        match config.clone().connect(&clock).await {
-            Ok(remotes) => return remotes,
-            Err(error) => assert!(attempts_left > 0, "{error}"),
-        }
     }
 }

@@ -831,7 +831,9 @@ mod tests {
     /// to the other copy.
     #[test]
     fn a_write_behind_one_that_reached_one_copy_leaves_that_one_whole() {
-        for seed in 0..16 {
+        let test = block::crash_test!();
+        for seed in test.seeds(0, 16, 1) {
+            let _printed = test.on_panic(seed, None);
             let medium = CrashLayer::new(DEVICE_BYTES, seed);
             let (device, uuid): (SharedDevice, _) = (Arc::new(medium.clone()), Uuid::from_bytes([7; 16]));
             let writing = medium.clone();

@@ -46,17 +46,18 @@ pub async fn run(arguments: Status) -> Result<()> {
                 seen => seen.map(|()| None)?,
             };
             let all = everything(&paths).await?;
-            let dirty = left_dirty(&paths, &all)?;
+            let dirty = left_dirty(&paths, &all);
             if arguments.json.json {
                 let running: Vec<Value> = all.iter().map(Running::said).collect();
-                print_json(&json!({ "running": running, "dirty": dirty }));
+                print_json(&json!({ "running": running, "dirty": dirty? }));
             } else {
                 match &unseen {
                     Some(error) => print_line(&format!("nothing runs that can be seen: {error}")),
                     None => print_table(&all),
                 }
                 let state = if unseen.is_some() { "not known to be attached" } else { "not attached" };
-                dirty.iter().for_each(|entry| print_line(&in_words(entry, state)));
+                // What runs is shown also where the registry cannot be read.
+                dirty?.iter().for_each(|entry| print_line(&in_words(entry, state)));
             }
         }
     }

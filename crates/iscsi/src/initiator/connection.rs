@@ -36,7 +36,9 @@ use super::task_management::TaskManagement;
 use crate::framing::{
     DataSegment, Destination, Digests, PduSizes, Progress, ReceivedHeader, ReceivedPdu, Receiver, TransmitQueue,
 };
-use crate::limits::{DROPPED_CONNECTIONS_MAX, EVENT_BYTES_MAX, EVENTS_WAITING_MAX, TRANSMIT_BYTES_HIGH};
+use crate::limits::{
+    DROPPED_CONNECTIONS_MAX, EVENT_BYTES_MAX, EVENTS_WAITING_MAX, SENSE_BYTES_MAX, TRANSMIT_BYTES_HIGH,
+};
 use crate::negotiation::{Digest, Negotiated, SessionType};
 use crate::pdu::{
     AsyncEvent, AsyncMessage, Bhs, DataIn, InitiatorTaskTag, LogoutOutcome, LogoutReason, LogoutRequest,
@@ -65,7 +67,7 @@ pub enum Event {
     ScsiEvent {
         /// LUN field.
         lun: u64,
-        /// Sense data, at most [`EVENT_BYTES_MAX`] bytes of it.
+        /// Sense data, at most [`SENSE_BYTES_MAX`] bytes of it.
         sense: Vec<u8>,
     },
     /// A vendor's event.
@@ -546,8 +548,7 @@ impl Connection {
     fn handle_async(&mut self, message: AsyncMessage, data: &[u8]) -> Result<(), ConnectionError> {
         match message.event {
             AsyncEvent::ScsiAsyncEvent => {
-                let sense = event_data(sense_data(data));
-                self.push_event(Event::ScsiEvent { lun: message.lun, sense })?;
+                self.push_event(Event::ScsiEvent { lun: message.lun, sense: sense_data(data) })?;
             }
             AsyncEvent::LogoutRequest { logout_within_seconds } => {
                 self.push_event(Event::LogoutRequested { within_seconds: logout_within_seconds })?;
@@ -557,7 +558,8 @@ impl Connection {
             }
             AsyncEvent::SessionDrop { wait_seconds, .. } => return Err(ConnectionError::Dropped { wait_seconds }),
             AsyncEvent::Vendor { .. } => {
-                self.push_event(Event::VendorEvent { message, data: event_data(data) })?;
+                let data = data[..data.len().min(EVENT_BYTES_MAX)].to_vec();
+                self.push_event(Event::VendorEvent { message, data })?;
             }
             AsyncEvent::ConnectionDrop { cid, .. } if self.dropped.contains(&cid) => {}
             AsyncEvent::ConnectionDrop { .. } if self.dropped.len() >= DROPPED_CONNECTIONS_MAX => {
@@ -610,7 +612,7 @@ fn handle_response(session: &mut Session, response: &ScsiResponse, data: &[u8]) 
     let tag = response.initiator_task_tag;
     match response.response {
         ServiceResponse::CommandCompleted { status } => {
-            session.complete_with_status(tag, status, sense_data(data).to_vec(), response.residual);
+            session.complete_with_status(tag, status, sense_data(data), response.residual);
         }
         ServiceResponse::TargetFailure => session.complete(tag, Outcome::Failed("the target failed".to_owned())),
         ServiceResponse::Vendor(code) => {
@@ -619,14 +621,9 @@ fn handle_response(session: &mut Session, response: &ScsiResponse, data: &[u8]) 
     }
 }
 
-/// The part of an event's data that is kept.
-fn event_data(data: &[u8]) -> Vec<u8> {
-    data[..data.len().min(EVENT_BYTES_MAX)].to_vec()
-}
-
-/// The sense data of a data segment that begins with its length (RFC 7143 11.4.7.1).
-fn sense_data(data: &[u8]) -> &[u8] {
-    let Some((length, rest)) = data.split_first_chunk() else { return &[] };
-    let length = usize::from(u16::from_be_bytes(*length));
-    rest.get(..length).unwrap_or(rest)
+/// The sense data of a data segment that begins with its length (RFC 7143 11.4.7.1), as far as it is kept.
+fn sense_data(data: &[u8]) -> Vec<u8> {
+    let Some((length, rest)) = data.split_first_chunk() else { return Vec::new() };
+    let length = usize::from(u16::from_be_bytes(*length)).min(SENSE_BYTES_MAX);
+    rest.get(..length).unwrap_or(rest).to_vec()
 }

@@ -8,11 +8,11 @@
 //! anew what they change. What was set apart is deleted when a flush of the unit that was sent
 //! after that moment has ended. So everything deleted comes before all that is read afterwards.
 //!
-//! The cost for a command, the cheapest case first:
-//!
 //! The *content id* names what is on the unit for all hosts alike: a mark that nobody holds and that
 //! the first change removes. It is made as CLEAR empties a mark: while no command is between its
 //! recording and its execution, and with everything before it on the medium.
+//!
+//! The cost for a command, the cheapest case first:
 //!
 //! | | costs |
 //! |---|---|

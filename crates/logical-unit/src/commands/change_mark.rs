@@ -46,7 +46,10 @@ pub(super) fn change(mut task: Task<'_>, service_action: u8, parameter_list_leng
         Ok(list) => list,
         Err(failure) => return refuse(failure),
     };
-    let Ok(parameters) = Parameters::parse(&list) else { return refuse(Sense::PARAMETER_LIST_LENGTH_ERROR) };
+    if list.len() != Parameters::BYTES {
+        return refuse(Sense::PARAMETER_LIST_LENGTH_ERROR);
+    }
+    let Ok(parameters) = Parameters::parse(&list) else { return refuse(Sense::INVALID_FIELD_IN_PARAMETER_LIST) };
     let (unit, nexus, admission) = (Arc::clone(task.unit), task.nexus.clone(), task.admission);
     task.run(async move {
         let marks = unit.change_marks.as_ref().ok_or(Sense::INVALID_OPERATION_CODE.at_byte(0))?;

@@ -23,9 +23,12 @@ use crate::busy_polling::BusyPolling;
 use crate::cache_place::CacheConfig;
 use crate::caches::{Caches, MarkRecord};
 use crate::control::{Request, call};
+use crate::difference_note::{DifferenceNote, Fate};
+use crate::difference_place::DifferenceConfig;
 use crate::error::Failure;
 use crate::fronts;
 use crate::log_place::{DestageConfig, LogConfig};
+use crate::place::Place;
 use crate::registry::Registry;
 use crate::remote::{RemoteConfig, Waits};
 use crate::remotes::{Arrangement, RemotesConfig};
@@ -469,6 +472,63 @@ async fn an_attachment_that_nobody_can_reach_any_more_ends_with_what_ended_its_f
     attachment.fronts = Fronts::of(vec![fronts::broken()]);
     let error = attachment.run(pending()).await.unwrap_err().to_string();
     assert!(error.contains("the broken front at nowhere"), "{error}");
+}
+
+/// With a difference in `directory`, and what the user takes.
+fn over_base(
+    address: SocketAddr,
+    directory: &std::path::Path,
+    (accepts_loss, overwrites_changes): (bool, bool),
+) -> AttachConfig {
+    let mut config = config(address, directory, Percent::ALL);
+    config.stack.cache = None;
+    config.stack.overwrites_changes = overwrites_changes;
+    config.stack.difference = Some(DifferenceConfig {
+        path: directory.join("own"),
+        size_bytes: Some(4 * MIB),
+        chunk_bytes: None,
+        generation: None,
+        accepts_loss,
+    });
+    config
+}
+
+/// By the base, by a front, or by the user who gave leave for one of two.
+#[tokio::test]
+async fn a_refused_attach_leaves_the_note_of_a_lost_difference_and_what_is_known_of_its_base() {
+    let address = serve(Gate::new(), Arc::new(MemoryChanges));
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let (accepted, overwritten, both) = ((true, false), (false, true), (true, true));
+    let start = async |taken| Attachment::start(over_base(address, directory.path(), taken), &paths, pending()).await;
+    let refusal = async |taken| start(taken).await.err().map(|error| error.failure());
+    let attachment = start((false, false)).await.unwrap().unwrap();
+    attachment.stack.device().write(0, filled(7), true).await.unwrap();
+    attachment.run(ready(())).await.unwrap();
+    let place = Place::new(&directory.path().join("own"), None).unwrap();
+    let note = DifferenceNote::of(&paths, &place).unwrap();
+    note.write(Fate::Cut, "disk", uuid::Uuid::new_v4()).unwrap();
+    let clock = system_clock().unwrap();
+    let others = remotes(address, "other").connect(&clock).await.unwrap();
+    others.device().write(MIB, filled(9), true).await.unwrap();
+    others.close().await.unwrap();
+    for taken in [accepted, overwritten, accepted] {
+        assert_eq!(refusal(taken).await, Some(Failure::WouldLoseData), "{taken:?}");
+    }
+    let config = over_base(address, directory.path(), both);
+    let Listeners { control, metrics, .. } = Listeners::open("disk", None, &config.fronts, &paths).unwrap();
+    let listeners = Listeners { control, metrics, fronts: Fronts::of(vec![fronts::unopenable()]) };
+    let stack = Stack::open(config.stack, &paths, clock, &Sender::new(false)).await.unwrap();
+    let error = Attachment::with_listeners(listeners, stack).await.err().unwrap().to_string();
+    assert!(error.contains("it does not open"), "{error}");
+    for taken in [overwritten, accepted] {
+        assert_eq!(refusal(taken).await, Some(Failure::WouldLoseData), "{taken:?}");
+    }
+    for taken in [both, (false, false)] {
+        let attachment = start(taken).await.unwrap().unwrap();
+        assert_eq!(attachment.stack.device().read(0, Buffer::zeroed(4096)).await.unwrap()[..], [7; 4096]);
+        attachment.run(ready(())).await.unwrap();
+    }
 }
 
 /// A flush of the cache's own: no application has asked for one.

@@ -210,8 +210,13 @@ impl Host {
     /// Opens the store of this host, which is made if there is none, uses it for `meanwhile`, and
     /// closes it; only the steps before `stop`.
     async fn use_once(&self, store: Store, stop: Stop, meanwhile: impl FnOnce()) -> Result<()> {
+        self.use_with(store, stop, Promise::default(), meanwhile).await
+    }
+
+    async fn use_with(&self, store: Store, stop: Stop, promise: Promise, meanwhile: impl FnOnce()) -> Result<()> {
         let remotes = self.connect("own").await;
-        let assessed = self.try_assess(&remotes, store).await?;
+        let assessed = assess(&remotes, &self.caches, store, &self.place, promise).await?;
+        let overwrites = promise.overwrites_changes;
         let (origin, clock) = (remotes.device(), Arc::clone(&self.clock));
         let record = Record::new(&self.place, 4096, &remotes.identity(), "disk");
         let held = match store {
@@ -226,7 +231,7 @@ impl Host {
                 if stop == Stop::Opened {
                     return Ok(remotes.close().await?);
                 }
-                let held = assessed.commit(&self.caches, record, (&*opened, false)).await?.1;
+                let held = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?.1;
                 meanwhile();
                 if stop != Stop::InUse {
                     opened.close(true).await?;
@@ -243,7 +248,7 @@ impl Host {
                 if stop == Stop::Opened {
                     return Ok(remotes.close().await?);
                 }
-                let held = assessed.commit(&self.caches, record, (&*opened, false)).await?.1;
+                let held = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?.1;
                 meanwhile();
                 if stop != Stop::InUse {
                     opened.close(true).await?;
@@ -805,9 +810,20 @@ async fn a_store_that_the_list_is_older_than_is_taken_as_it_is_on_demand_and_not
         let assessed = assess(&remotes, &host.caches, store, &host.place, promise).await.unwrap();
         assert_eq!(assessed.changed(), everything(), "{}", assessed.why);
         assert_eq!(assessed.kept(true).ranges(), []);
-        assessed.begin_opening(&host.caches).expect("it is known from now on");
-        assert!(host.caches.is_last(&host.place).unwrap());
+        assessed.begin_opening(&host.caches).unwrap();
         remotes.close().await.unwrap();
+        let plain = Promise::default();
+        // Whatever comes in between refuses the attach, which was told to take it.
+        for promise in [plain, promise, plain] {
+            let used = host.use_with(store, Stop::Opened, promise, || ()).await;
+            let refused = used.err().map(|error| error.failure());
+            let expected = (!promise.overwrites_changes).then_some(Failure::WouldLoseData);
+            assert_eq!(refused, expected, "{store:?}: {promise:?}");
+        }
+        for promise in [promise, plain] {
+            host.use_with(store, Stop::Never, promise, || ()).await.expect("it was open, and is known");
+            assert!(host.caches.is_last(&host.place).unwrap());
+        }
     }
 }
 

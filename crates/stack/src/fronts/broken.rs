@@ -1,4 +1,4 @@
-//! A front that ends at once, for tests of a stack whose front fails.
+//! A front that ends at once, or cannot even be opened, for tests of a stack whose front fails.
 
 use std::io;
 
@@ -17,11 +17,18 @@ static KIND: FrontKind = FrontKind {
     metrics: &[],
 };
 
-struct Broken;
+struct Broken {
+    opens: bool,
+}
 
-/// Makes such a front.
+/// A front that ends at once.
 pub(crate) fn broken() -> Box<dyn Front> {
-    Box::new(Broken)
+    Box::new(Broken { opens: true })
+}
+
+/// A front that cannot be opened.
+pub(crate) fn unopenable() -> Box<dyn Front> {
+    Box::new(Broken { opens: false })
 }
 
 impl Front for Broken {
@@ -35,6 +42,10 @@ impl Front for Broken {
 
     fn address(&self) -> String {
         "broken://nowhere".to_owned()
+    }
+
+    fn open(&self, _: &Served) -> io::Result<()> {
+        if self.opens { Ok(()) } else { Err(io::Error::other("it does not open")) }
     }
 
     fn serve<'a>(&'a self, _: Served, _: LocalBoxFuture<'a, ()>) -> LocalBoxFuture<'a, io::Result<()>> {

@@ -20,7 +20,7 @@ use super::cache_parts::{CacheParts, check_takes_writes, memory_left};
 use super::claiming::claim_dirty;
 use super::config::StackConfig;
 use super::early_entries::EarlyEntries;
-use crate::base_content::BaseOf;
+use crate::base_content::{Base, BaseOf};
 use crate::caches::{Caches, Record};
 use crate::difference_file::DifferenceFile;
 use crate::dirty_guard::{DirtyGuard, Use};
@@ -58,6 +58,7 @@ pub(super) struct Opening<'a> {
     pub(super) log: Option<Arc<WriteLog>>,
     pub(super) difference: Option<Arc<Difference>>,
     pub(super) difference_file: Option<Arc<DifferenceFile>>,
+    pub(super) base: Option<Base>,
     pub(super) freshness: Freshness,
     pub(super) held_marks: Vec<HeldMarks>,
     pub(super) guard: Arc<DirtyGuard>,
@@ -120,6 +121,7 @@ impl<'a> Opening<'a> {
             log: None,
             difference: None,
             difference_file: None,
+            base: None,
             freshness: Freshness::default(),
             held_marks: Vec::new(),
             guard,
@@ -239,7 +241,7 @@ impl<'a> Opening<'a> {
         let (base, name) = (Arc::clone(&self.device), &self.config.name);
         let (layer, file) = config.open(&place, (&self.caches, self.paths), base, name).await?;
         let base = BaseOf { difference: &layer, place: &place, name: &self.config.name };
-        self.freshness.difference = Some(base.check(&self.remotes, self.config.overwrites_changes).await?);
+        self.base = Some(base.check(&self.remotes, self.config.overwrites_changes).await?);
         self.background.spawn(base::background::named("difference", layer.run()));
         self.background.spawn(base::background::named("difference-file", Arc::clone(&file).watch()));
         self.device = layer.clone();

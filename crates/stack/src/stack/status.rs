@@ -6,6 +6,7 @@ use block::{Device, Geometry};
 
 use super::Stack;
 use super::cache_parts::CacheParts;
+use crate::base_content::Base;
 use crate::content::uuid_at;
 use crate::difference_place;
 use crate::place::Place;
@@ -13,6 +14,7 @@ use crate::registry::{Entry, Store};
 use crate::remotes::Session;
 use crate::status::attachment::{AttachmentStatus, Detaching};
 use crate::status::fronts::FrontsStatus;
+use crate::status::stores::Freshness;
 use crate::watch::{self, Observation};
 
 impl Stack {
@@ -162,6 +164,10 @@ impl Stack {
         }
     }
 
+    fn freshness(&self) -> Freshness {
+        Freshness { difference: self.base.as_ref().map(Base::freshness), ..self.freshness.clone() }
+    }
+
     fn log_entry(&self) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.store == Store::Log)
     }
@@ -193,7 +199,7 @@ impl Stack {
             log_path: self.log_entry().map(|entry| entry.cache.clone()),
             log_offset: self.log_entry().and_then(|entry| entry.offset),
             log: self.log.as_ref().map(|log| log.status()),
-            freshness: self.freshness.clone(),
+            freshness: self.freshness(),
             settings: self.settings.borrow().in_effect().map(|(key, value)| (key.to_owned(), value)).collect(),
         }
     }

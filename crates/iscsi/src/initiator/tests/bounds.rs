@@ -4,7 +4,8 @@
 use super::*;
 use crate::limits::{
     DISCOVERED_TARGETS_MAX, DROPPED_CONNECTIONS_MAX, EVENT_BYTES_MAX, EVENTS_WAITING_MAX, IMMEDIATE_REQUESTS_MAX,
-    INITIATOR_TASKS_MAX, REPLIES_WAITING_MAX, SEND_TARGETS_BYTES_MAX, TEXT_RESPONSES_MAX, TRANSMIT_BYTES_HIGH,
+    INITIATOR_TASKS_MAX, REPLIES_WAITING_MAX, SEND_TARGETS_BYTES_MAX, SENSE_BYTES_MAX, TEXT_RESPONSES_MAX,
+    TRANSMIT_BYTES_HIGH,
 };
 
 /// Far more than any bound.
@@ -140,15 +141,34 @@ fn events_that_nobody_takes_are_bounded_in_number_and_size() {
     for event in [AsyncEvent::ScsiAsyncEvent, AsyncEvent::LogoutRequest { logout_within_seconds: 3 }] {
         let mut pair = Pair::logged_in(modest());
         let message = message(&mut pair, event);
-        let mut data = vec![0; 2_002];
-        data[..2].copy_from_slice(&2_000u16.to_be_bytes());
+        let data = long_sense();
         let (count, error) = until_refused(&mut pair, |pair| pair.send(&message, data.clone()));
         assert_eq!((count, is_protocol_error(&error)), (EVENTS_WAITING_MAX, true), "{error}");
         while let Some(event) = pair.connection.poll_event() {
-            assert!(!matches!(event, Event::ScsiEvent { sense, .. } if sense.len() > EVENT_BYTES_MAX));
+            assert!(!matches!(event, Event::ScsiEvent { sense, .. } if sense != [7; SENSE_BYTES_MAX]));
         }
         pair.send(&message, data).expect("events that are taken make room");
     }
+}
+
+/// A data segment with 4,000 bytes of sense data.
+fn long_sense() -> Vec<u8> {
+    [&4_000_u16.to_be_bytes()[..], &[7; 4_000]].concat()
+}
+
+#[test]
+fn of_what_a_target_says_of_a_command_or_by_itself_as_much_is_kept_as_it_can_be() {
+    let mut pair = Pair::logged_in(modest());
+    let (command, _) = pair.issue(Data::None);
+    let response = pair.response(command.initiator_task_tag, 2);
+    pair.send(&response, long_sense()).unwrap();
+    let outcome = pair.completed().outcome;
+    assert!(matches!(outcome, Outcome::Status { sense, .. } if sense == [7; SENSE_BYTES_MAX]));
+    let vendors = AsyncEvent::Vendor { event: 255, code: 0, parameters: [0; 3] };
+    let message = message(&mut pair, vendors);
+    pair.send(&message, vec![7; 4_000]).unwrap();
+    let event = pair.connection.poll_event();
+    assert!(matches!(event, Some(Event::VendorEvent { data, .. }) if data == [7; EVENT_BYTES_MAX]));
 }
 
 #[test]

@@ -95,5 +95,5 @@ fn disk(serial: &str) -> SharedDevice {
 /// Whether any of our writes is on it.
 fn has_any(device: &SharedDevice) -> bool {
     let all = device.submit(Request::read(0, Buffer::zeroed(4 << 20))).try_take().expect("memory answers at once");
-    all.buffer.iter().any(|byte| *byte == 7)
+    all.buffer.contains(&7)
 }

@@ -12,6 +12,7 @@
 //! | `kept_responses` | the responses of a connection, kept likewise |
 //! | `retained_share` | the bytes of both that a session keeps, its share of those of all |
 //! | `data_in` | the data of a command that reads, cut into PDUs |
+//! | `knowledge` | what the initiator knew of news in responses when it sent a command |
 //! | `command_window` | CmdSN, ExpCmdSN and MaxCmdSN; commands held until it is their turn |
 //! | `task` | one SCSI task and the collection of its data-out: immediate, unsolicited, by R2T |
 //! | `pace` | limits the work on PDUs that are no commands |

@@ -138,8 +138,8 @@ fn a_path_that_has_not_noticed_its_end_says_nothing_about_a_restored_image() {
     }
 }
 
-/// One path is cut while somebody else writes into each range of the LUN that the target tells apart. The other path was
-/// there all the time, and what this host wrote by it is no change by others.
+/// One path is cut while somebody else writes into each range of the LUN that the target tells apart. The other path
+/// was there all the time, and what this host wrote by it is no change by others.
 #[test]
 fn what_is_dirty_is_not_written_over_changes_of_the_whole_lun_that_one_path_hears_of() {
     for is_changed in [false, true] {

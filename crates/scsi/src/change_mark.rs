@@ -174,8 +174,8 @@ pub fn parse_marks(bytes: &[u8]) -> Result<Vec<Mark>, Malformed> {
 /// Names what is on a unit: drawn by its target, void from the first change on.
 pub type ContentId = [u8; 16];
 
-/// The id that a target makes of bytes at random: a UUID of version 8 (RFC 9562, 5.8). No initiator has a part in it, so
-/// none can give a content the id of another one.
+/// The id that a target makes of bytes at random: a UUID of version 8 (RFC 9562, 5.8). No initiator has a part in it,
+/// so none can give a content the id of another one.
 pub fn content_id(random: [u8; 16]) -> ContentId {
     let mut id = random;
     id[6] = id[6] & 0x0f | 0x80;

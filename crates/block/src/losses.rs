@@ -371,6 +371,25 @@ mod tests {
         assert_eq!(flush(&mut losses.reader(), Ok(())), None);
     }
 
+    /// What it has read tells of the first alone.
+    #[test]
+    fn a_further_loss_is_known_with_the_answer_that_tells_of_it_and_not_with_the_one_before() {
+        let (clock, losses) = record();
+        let mut client = losses.reader();
+        assert_eq!(flush(&mut client, loss()), Some(ErrorKind::Media));
+        client.note_written();
+        clock.advance(ANSWER_READ_TIME);
+        change(&losses);
+        assert_eq!(flush(&mut client, loss()), Some(ErrorKind::Media));
+        assert_eq!(losses.count(), 2);
+        assert!(!goes_on(&mut client), "its second answer is not written yet");
+        assert!(losses.check_known().is_err());
+        client.note_written();
+        clock.advance(ANSWER_READ_TIME);
+        assert!(goes_on(&mut client));
+        assert!(losses.check_known().is_ok());
+    }
+
     #[test]
     fn an_answer_that_is_not_written_when_a_client_leaves_is_told_again() {
         let (_, losses) = record();

@@ -37,6 +37,7 @@ use store::Life;
 use crate::cleaner::Cleaner;
 use crate::counters::Counters;
 use crate::crash_mode::CrashMode;
+use crate::failed_reads::FailedReads;
 use crate::journal::Journal;
 use crate::layout::Layout;
 use crate::line_size::LineSize;
@@ -76,6 +77,7 @@ pub(crate) struct Core {
     /// The origin's events that are passed on to subscribers of the cache.
     pub(crate) events: EventHub,
     pub(crate) counters: Counters,
+    pub(crate) failed_reads: FailedReads,
     pub(crate) refused_writes: RefusedWrites,
     pub(crate) recovery: RecoveryReport,
 }

@@ -95,7 +95,7 @@ impl Core {
     pub(crate) fn note_damage(&self, lines: &[(BlockNumber, FrameNumber)]) {
         for &(block, frame) in lines {
             let range = self.line_size().line_range(block);
-            tracing::error!(%range, "the cache device returned data that does not match its checksum");
+            self.failed_reads.note_damaged(range, self.clock.now());
             self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
             {
                 let state = &mut *self.lines.state();

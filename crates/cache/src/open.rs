@@ -20,6 +20,7 @@ use crate::cleaner::Cleaner;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::crash_mode::CrashMode;
+use crate::failed_reads::FailedReads;
 use crate::format::{CHECKSUMS_NONE, KIND, ParametersRaw};
 use crate::format_cache::check_devices;
 use crate::frames::Frames;
@@ -187,6 +188,7 @@ fn assemble(
         workers: Workers::new(),
         events: EventHub::new(),
         counters: Counters::default(),
+        failed_reads: FailedReads::default(),
         refused_writes: RefusedWrites::default(),
         recovery: recovered.report,
     })

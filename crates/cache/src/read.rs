@@ -191,11 +191,11 @@ impl Core {
         let Err(error) = response.result else { return (Ok(()), response.buffer) };
         self.counters.cache_read_errors.fetch_add(1, Ordering::Relaxed);
         if is_dirty {
-            tracing::error!(%error, %on_origin, "the cache device cannot return data that the origin does not have");
+            self.failed_reads.note_dirty(&error, on_origin, self.clock.now());
             let context = format!("{on_origin} are dirty in the cache and its device cannot return them");
             return (Err(Error::with_source(ErrorKind::Media, context, error)), response.buffer);
         }
-        tracing::warn!(%error, %on_origin, "the cache device cannot return clean data; the origin serves it");
+        self.failed_reads.note_clean(&error, on_origin, self.clock.now());
         self.lines.forget_clean(on_origin);
         let mut buffer = response.buffer;
         if buffer.len() as u64 != piece.length {

@@ -38,6 +38,9 @@ pub struct Status {
     pub failure: Option<String>,
     /// The error of the last attempt to clean, if it failed; in the background it is tried again.
     pub cleaning_failure: Option<String>,
+    /// The error of the last read that the cache device failed since the cache was opened. What was
+    /// clean came from the origin.
+    pub failed_read: Option<String>,
     /// The error of the last write that the cache device refused since the cache was opened. Its
     /// data went to the origin, or stayed uncached.
     pub refused_write: Option<String>,
@@ -149,6 +152,7 @@ impl Core {
             tuning: state.admissions.tuning(),
             failure: state.failure.as_ref().map(ToString::to_string),
             cleaning_failure,
+            failed_read: self.failed_reads.last(),
             refused_write: self.refused_writes.last(),
             line_bytes: self.line_size().bytes(),
             lines: u64::from(self.layout.frame_count()),

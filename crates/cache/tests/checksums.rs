@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::buffer::Buffer;
 use base::executor::Executor;
+use base::limits::REFUSALS_LOGGED_MAX;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
@@ -15,6 +16,7 @@ use block::layer::delay::Latency;
 use block::memory::MemoryDevice;
 use block::{ErrorKind, Identity, SharedDevice};
 use cache::{Cache, DirtyLimits, FormatOptions, LineSize, Mode, OpenOptions, Percent, check};
+use common::lines::Lines;
 use common::{format, format_options, memory, open, open_options, read, try_open, write};
 
 const LINE: usize = 4096;
@@ -74,6 +76,22 @@ impl Bench {
         self.executor = Executor::in_order();
         self.cache = open(&mut self.executor, &self.device, &self.origin, mode);
     }
+}
+
+#[test]
+fn damaged_data_is_a_few_lines() {
+    let count = 3 * REFUSALS_LOGGED_MAX as usize;
+    let mut bench = Bench::new(Mode::WriteThrough);
+    for line in 0..count {
+        bench.write(line * LINE, 1 + line as u8, LINE);
+        bench.damage(1 + line as u8);
+    }
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    for line in 0..count {
+        assert_eq!(bench.read(line * LINE, LINE), Ok(vec![1 + line as u8; LINE]));
+    }
+    assert_eq!((bench.cache.status().checksum_errors, lines.count()), (count as u64, REFUSALS_LOGGED_MAX as usize));
 }
 
 #[test]

@@ -175,6 +175,26 @@ fn clean_data_that_cannot_be_read_comes_from_the_origin() {
     assert_eq!(bench.read(0, 8192).unwrap(), vec![6; 8192]);
 }
 
+/// All that it holds may be out of reach, as in a file in which holes were made.
+#[test]
+fn a_cache_device_that_returns_nothing_is_a_few_lines_and_shown_at_once() {
+    for (mode, expected) in [(Mode::WriteThrough, Ok(vec![6; 8192])), (Mode::WriteBack, Err(ErrorKind::Media))] {
+        let mut bench = Bench::new(mode);
+        bench.write(0, 6, 8192).unwrap();
+        bench.fail_cache_reads();
+        assert_eq!(bench.cache.status().failed_read, None);
+        let lines = Lines::default();
+        let _guard = lines.listen();
+        for _ in 0..100 {
+            assert_eq!(bench.read(0, 8192), expected);
+            assert!(bench.cache.status().failed_read.is_some());
+        }
+        let errors = bench.cache.status().cache_read_errors;
+        assert!(errors > 2 * u64::from(REFUSALS_LOGGED_MAX), "{errors}: what is not there any more is inserted again");
+        assert_eq!(lines.count(), REFUSALS_LOGGED_MAX as usize, "{mode}");
+    }
+}
+
 #[test]
 fn dirty_data_that_cannot_be_read_is_an_error_and_never_the_origins() {
     let mut bench = Bench::new(Mode::WriteBack);

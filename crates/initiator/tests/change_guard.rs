@@ -194,3 +194,32 @@ fn changes_that_are_not_reported_count_as_recorded_everywhere() {
         assert_eq!(*heard.lock().unwrap(), [expected], "{mark:?}");
     }
 }
+
+/// What a session before it heard is over: it would take newer writes of this host for those of others.
+#[test]
+fn a_session_that_hears_of_no_changes_keeps_what_was_written_since_the_last_ones() {
+    let mut world = World::new(5);
+    serve(&mut world);
+    let (one, two) = (world.connect(host(&world, 1)).unwrap(), world.connect(host(&world, 2)).unwrap());
+    call!(world, one, take_mark(ID, 5)).unwrap();
+    let clear = |world: &mut World| {
+        let sequence = call!(world, one, marks()).unwrap()[0].sequence;
+        assert!(call!(world, one, clear_mark(ID, 5, sequence)).unwrap());
+    };
+    clear(&mut world);
+    one.set_guard(ChangeGuard::new(Arc::default(), |changed| Box::pin(async move { Ok(changed.ranges()) })));
+    write(&mut world, &two, 0, 2).unwrap();
+    // Else it would write that again.
+    call!(world, two, flush()).unwrap();
+    world.network.cut();
+    world.pass(Duration::from_secs(2));
+    assert_eq!(one.heard_changes(), [ByteRange { offset: 0, length: MIB }]);
+    clear(&mut world);
+    write(&mut world, &one, 0, 3).unwrap();
+    assert!(one.status().retained_bytes > 0, "it may be lost");
+    world.network.cut();
+    world.pass(Duration::from_secs(2));
+    assert_eq!(one.heard_changes(), []);
+    call!(world, one, flush()).expect("it was written again");
+    assert_eq!(read(&mut world, &two, 0), 3);
+}

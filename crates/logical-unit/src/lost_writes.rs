@@ -172,6 +172,21 @@ mod tests {
     }
 
     #[test]
+    fn who_came_back_is_not_forgotten_with_those_that_left() {
+        let lost = LostWrites::default();
+        let here = NexusId::new("here");
+        lost.add_nexus(&here);
+        lost.remove_nexus(&here);
+        lost.add_nexus(&here);
+        lost.note_loss();
+        for number in 0..WRITERS_REMEMBERED_MAX {
+            lost.add_nexus(&nexus(number));
+            lost.remove_nexus(&nexus(number));
+        }
+        assert!(lost.tell(&here));
+    }
+
+    #[test]
     fn those_remembered_are_bounded() {
         let lost = LostWrites::default();
         for round in 0..3 {

@@ -203,6 +203,18 @@ fn no_command_that_changes_the_medium_escapes_the_marks() {
 
 /// A power loss of the target must not undo changes that were cleared from the mark: they are on
 /// the medium first.
+/// Nobody holds what no command has done: it is by others, also while the only nexus holds the mark.
+#[test]
+fn what_changes_without_a_command_is_recorded_in_marks_that_all_who_are_there_hold() {
+    let holder = target(&Journal::default());
+    take(&holder, ID, 1);
+    clear(&holder);
+    assert_eq!(changes(&holder, 0).runs, []);
+    let unit = holder.map.get(0).unwrap();
+    unit.note_all_changed().now_or_never().unwrap().unwrap();
+    assert_eq!(changes(&holder, 0).runs, [Run { first: 0, count: (SIZE / MIB) as u32 }]);
+}
+
 #[test]
 fn a_mark_is_cleared_behind_a_flush_of_the_unit() {
     let journal = Journal::default();
@@ -245,6 +257,29 @@ fn nobody_can_give_a_content_the_id_of_another_one() {
             assert_eq!(content(&reader), None);
         }
     }
+}
+
+/// Each would flush, and the second would give another id to what has one by then.
+#[test]
+fn of_two_who_name_the_content_at_once_the_second_finds_that_it_has_an_id() {
+    let identity = Identity { target: "memory".into(), unit: "disk".into(), serial: "5eria1".into() };
+    let device = Arc::new(SlowFlushDevice { below: MemoryDevice::new(SIZE, identity), flushes: Mutex::default() });
+    let options = LogicalUnitOptions { change_store: Some(Arc::new(MemoryChanges)), ..LogicalUnitOptions::default() };
+    let one = Target::with(Arc::clone(&device) as _, options);
+    let name = || {
+        let (cdb, list) = out(action_out::NAME_CONTENT, ID, 0, 0);
+        one.start(CdbBytes::new(&cdb.emit()).unwrap(), Buffer::copy_of(&list), TaskAttribute::Simple, 1)
+    };
+    let (mut first, mut second) = (name(), name());
+    assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
+    assert_eq!(device.flush_count(), 1, "the second waits for its turn");
+    device.end_flush();
+    assert!((&mut first).now_or_never().is_none());
+    device.end_flush();
+    for naming in [first, second] {
+        assert_eq!(naming.now_or_never().map(|outcome| outcome.status), Some(Status::Good));
+    }
+    assert!(content(&one).is_some() && device.flush_count() == 0);
 }
 
 /// A write that is recorded and not executed yet would be named before it changes anything.
@@ -474,10 +509,9 @@ fn marks_are_made_with_everything_changed_and_belong_to_their_initiator() {
     assert_eq!(report_marks(&holder), []);
 }
 
-/// It came before the sanitize and waits for a write: it ends like every command that a sanitize
-/// finds waiting (SBC-4 4.11.3).
-#[test]
-fn a_clear_that_a_sanitize_finds_waiting_forgets_nothing() {
+/// The sense of a command that came before a sanitize and waits for a write: it ends like every command that
+/// a sanitize finds waiting (SBC-4 4.11.3).
+fn is_found_waiting_by_a_sanitize(waiting: impl FnOnce(&Target) -> (Cdb, [u8; 40])) -> Option<Sense> {
     let device = GatedDevice::new();
     let options = LogicalUnitOptions { change_store: Some(Arc::new(MemoryChanges)), ..LogicalUnitOptions::default() };
     let holder = Target::with(device.clone(), options);
@@ -487,12 +521,11 @@ fn a_clear_that_a_sanitize_finds_waiting_forgets_nothing() {
         let bytes = CdbBytes::new(&cdb.emit()).unwrap();
         target.start(bytes, Buffer::copy_of(data_out), TaskAttribute::Simple, 1)
     };
-    let mark = report_marks(&holder)[0];
-    let (cdb, list) = out(action_out::CLEAR, ID, 1, mark.sequence);
+    let (cdb, list) = waiting(&holder);
     let mut writing = start(&other, Cdb::Write(transfer(Blocks::new(0, 1))), &[0x5a; BLOCK_BYTES]);
     assert!((&mut writing).now_or_never().is_none());
-    let mut clearing = start(&holder, cdb, &list);
-    assert!((&mut clearing).now_or_never().is_none(), "it waits for the write");
+    let mut waiting = start(&holder, cdb, &list);
+    assert!((&mut waiting).now_or_never().is_none(), "it waits for the write");
     let pattern = Overwrite { count: 1, is_inverting: false, pattern: vec![0xa5; 4] }.emit();
     let sanitize = Sanitize {
         service_action: scsi::sanitize::action::OVERWRITE,
@@ -503,6 +536,18 @@ fn a_clear_that_a_sanitize_finds_waiting_forgets_nothing() {
     other.good(Cdb::Sanitize(sanitize), &pattern);
     device.release();
     assert_eq!((&mut writing).now_or_never().map(|outcome| outcome.status), Some(Status::Good));
-    let sense = (&mut clearing).now_or_never().and_then(|outcome| outcome.sense);
+    (&mut waiting).now_or_never().and_then(|outcome| outcome.sense)
+}
+
+#[test]
+fn a_clear_that_a_sanitize_finds_waiting_forgets_nothing() {
+    let clear = |holder: &Target| out(action_out::CLEAR, ID, 1, report_marks(holder)[0].sequence);
+    let sense = is_found_waiting_by_a_sanitize(clear);
+    assert!(sense.is_some_and(|sense| sense.is_same_condition(&Sense::SANITIZE_IN_PROGRESS)), "{sense:?}");
+}
+
+#[test]
+fn what_a_sanitize_is_changing_gets_no_id() {
+    let sense = is_found_waiting_by_a_sanitize(|_| out(action_out::NAME_CONTENT, ID, 0, 0));
     assert!(sense.is_some_and(|sense| sense.is_same_condition(&Sense::SANITIZE_IN_PROGRESS)), "{sense:?}");
 }

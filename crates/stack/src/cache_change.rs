@@ -20,6 +20,7 @@ use crate::cache_place::CacheConfig;
 use crate::cache_settings;
 use crate::caches::Caches;
 use crate::error::{Error, Failure, Result};
+use crate::open_store::OpenStore;
 use crate::place::Place;
 use crate::place_device::PlaceKind;
 use crate::settings::Settings;
@@ -65,6 +66,8 @@ pub(crate) struct Changing<'a> {
     pub(crate) origin: SharedDevice,
     pub(crate) switch: &'a SwitchLayer,
     pub(crate) clock: Arc<dyn Clock>,
+    /// The file of the new cache.
+    pub(crate) store: &'a OpenStore,
     /// The tokens for the new cache.
     pub(crate) tokens: Tokens,
     /// Bytes of memory that the new cache may take.
@@ -120,7 +123,7 @@ impl Changing<'_> {
             Cache::format(device, &self.origin, options).await
         };
         self.clean().await?;
-        let note = Some(self.caches.cut_note(self.place));
+        let note = Some(self.caches.cut_note(self.place, self.store));
         let unfinished = Unfinished::make(PlaceKind::Cache, path, size_bytes, note, format).await?;
         let device = unfinished.device();
         let (origin, clock) = (Arc::clone(&self.origin), Arc::clone(&self.clock));
@@ -146,6 +149,11 @@ impl Changing<'_> {
         let held = Held::new(self.switch);
         let hand_over = self.cache.hand_over(new).await?;
         unfinished.replace()?;
+        // After a crash before this the registry has what it had of the old cache. What that could not return is
+        // with the origin: nothing else could be handed over.
+        if let Err(error) = self.caches.note_in_place(self.place, self.store) {
+            tracing::error!(%error, "what is noted of the former cache {} stands for the new one", self.place);
+        }
         self.switch.release(Some(new.clone()));
         hand_over.finish();
         drop(held);

@@ -17,9 +17,10 @@ use store::Tokens;
 use store::superblock::StoreIdentity;
 use uuid::Uuid;
 
-use crate::content::{content_is_there, store_at};
+use crate::content::{content_is_there, store_at, uuid_at};
 use crate::error::{Error, Failure, Result};
 use crate::limits::CHANGE_TIME_MAX;
+use crate::open_store::{OpenStore, Standing};
 use crate::paths::{Paths, make_private};
 use crate::place::Place;
 use crate::record_file;
@@ -308,13 +309,11 @@ impl Caches {
         Ok(Changing { _file: file })
     }
 
-    /// What is noted when the file of the store at `place` is found cut while it is in use.
-    pub(crate) fn cut_note(&self, place: &Place) -> CutNote {
-        let (caches, place) = (self.clone(), place.clone());
+    /// What is noted when the file of `store`, whose place is `place`, is found cut while it is in use.
+    pub(crate) fn cut_note(&self, place: &Place, store: &OpenStore) -> CutNote {
+        let (caches, place, store) = (self.clone(), place.clone(), store.clone());
         CutNote::new(move || {
-            // Each on its own: a list that cannot be read must not keep the other one from being written.
-            let noted = [caches.registry.note_failed(&place), caches.note_cut(&place)];
-            for error in noted.into_iter().filter_map(Result::err) {
+            if let Err(error) = caches.note_cut(&place, &store) {
                 tracing::error!(
                     %error,
                     "{place} was cut, which cannot be noted: do not use it again, give it up with `forebay cache \
@@ -324,9 +323,17 @@ impl Caches {
         })
     }
 
-    fn note_cut(&self, place: &Place) -> Result<()> {
+    fn note_cut(&self, place: &Place, store: &OpenStore) -> Result<()> {
+        // What is at its place is another store.
+        let Standing::AtPlace(uuid) = store.note_cut() else { return Ok(()) };
+        // Each on its own: a list that cannot be read must not keep the other one from being written.
+        let (failed, recorded) = (self.registry.note_failed(place, uuid), self.record_cut(place, uuid));
+        failed.and(recorded)
+    }
+
+    fn record_cut(&self, place: &Place, uuid: Option<Uuid>) -> Result<()> {
         let _changing = self.begin_change()?;
-        let Some(record) = self.find(place)? else { return Ok(()) };
+        let Some(record) = self.find(place)?.filter(|record| record.is_of_store(uuid)) else { return Ok(()) };
         self.write(&Record { is_cut: true, ..record })
     }
 
@@ -449,20 +456,36 @@ impl Caches {
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
     pub(crate) fn note_successor(&self, place: &Place, tokens: Tokens) -> Result<()> {
+        self.registry.note_store(place, None)?;
         let _changing = self.begin_change()?;
         let Some(mut record) = self.find(place)? else { return Ok(()) };
         record.tokens.extend([tokens.in_use, tokens.closed]);
         self.write(&Record { uuid: None, ..record })
     }
 
-    /// Notes which store is at `place`, of those that may have taken it.
+    /// Notes that `successor` is at `place`, durably, before it holds anything that no other store has: what was
+    /// lost with the store before it is not its loss.
+    ///
+    /// # Errors
+    /// When the registry cannot be read or written: of the new one is noted then what was of the old one.
+    pub(crate) fn note_in_place(&self, place: &Place, successor: &OpenStore) -> Result<()> {
+        let uuid = uuid_at(place);
+        successor.take_place(uuid);
+        self.registry.note_succeeded(place, uuid, || successor.is_cut())
+    }
+
+    /// Notes which store is at `place`, of those that may have taken it: `successor`, or else the one that
+    /// was there.
     ///
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
-    pub(crate) fn note_succeeded(&self, place: &Place) -> Result<()> {
+    pub(crate) fn note_succeeded(&self, place: &Place, successor: Option<&OpenStore>) -> Result<()> {
+        let uuid = uuid_at(place);
+        self.registry.note_store(place, uuid)?;
         let _changing = self.begin_change()?;
         let Some(record) = self.find(place)? else { return Ok(()) };
-        self.write(&Record { uuid: store_at(place).map(|store| store.uuid), ..record })
+        let is_cut = successor.map_or(record.is_cut, OpenStore::is_cut);
+        self.write(&Record { uuid, is_cut, ..record })
     }
 
     /// Notes that the store at `place`, which no other process has open, is about to be opened with
@@ -730,6 +753,29 @@ mod tests {
         }
         fs::remove_file(&file).unwrap();
         assert_eq!(caches.stores().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_is_cut_beside_its_place_is_noted_once_it_has_that_and_of_no_other_store() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
+        let caches = Caches::open(&paths).unwrap();
+        let place = Place { path: directory.path().join("a"), offset: None };
+        let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
+        let uuid = Some(Uuid::from_bytes([1; 16]));
+        caches.note(&Record { uuid, ..Record::new(&place, 4096, &identity, "disk") }).unwrap();
+        caches.registry.insert(&Entry { uuid, ..Entry::new(&identity, &place, "disk") }).unwrap();
+        let noted = || {
+            let entry = caches.registry.find(&identity, Store::Cache).unwrap().unwrap();
+            (entry.has_failed, caches.find(&place).unwrap().unwrap().is_cut)
+        };
+        let beside = OpenStore::default();
+        caches.note_cut(&place, &beside).unwrap();
+        caches.note_cut(&place, &OpenStore::at_place(Some(Uuid::from_bytes([2; 16])))).unwrap();
+        assert_eq!(noted(), (false, false));
+        caches.note_in_place(&place, &beside).unwrap();
+        caches.note_succeeded(&place, Some(&beside)).unwrap();
+        assert_eq!(noted(), (true, true));
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub(crate) struct DifferenceFile {
     /// Device and inode; `None` for a block device, whose name may change.
     inode: Option<(u64, u64)>,
     difference: Weak<Difference>,
+    /// Held while the fate changes, here and in the note; never across an await.
+    noting: Mutex<()>,
     /// Short sections, never across an await.
     fate: Mutex<Option<Fate>>,
 }
@@ -49,6 +51,7 @@ impl DifferenceFile {
             uuid: uuid_at(place).unwrap_or_default(),
             inode: fs::metadata(&place.path).ok().filter(fs::Metadata::is_file).map(|found| (found.dev(), found.ino())),
             difference: Arc::downgrade(difference),
+            noting: Mutex::default(),
             fate: Mutex::default(),
         });
         if let Err(error) = file.note.make_room() {
@@ -171,6 +174,7 @@ impl DifferenceFile {
 
     /// Notes what became of the file, unless something worse is known. Returns whether that is new.
     fn set_fate(&self, fate: Fate) -> bool {
+        let _noting = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
         {
             let mut known = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
             if !matches!((*known, fate), (None, _) | (Some(Fate::Moved), Fate::Cut | Fate::Removed)) {
@@ -185,8 +189,16 @@ impl DifferenceFile {
         true
     }
 
+    /// Strikes the note that it was moved. What a thread that reads it has noted since, that it was cut, stays.
     fn note_return(&self) {
-        *self.fate.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let _noting = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut known = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
+            if *known != Some(Fate::Moved) {
+                return;
+            }
+            *known = None;
+        }
         tracing::info!("the difference {} is at its place again", self.place);
         if let Err(error) = self.note.strike() {
             tracing::warn!(%error, "the next attach of the difference {} may be refused", self.place);
@@ -257,13 +269,14 @@ mod tests {
         }
     }
 
+    fn punch(path: &Path) {
+        let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, flags, SIZE / 4, SIZE / 4).unwrap();
+    }
+
     #[tokio::test]
     async fn a_difference_whose_file_was_cut_is_not_used_and_refused_until_the_loss_is_accepted() {
-        let punch = |path: &Path| {
-            let file = fs::OpenOptions::new().write(true).open(path).unwrap();
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            rustix::fs::fallocate(&file, flags, SIZE / 4, SIZE / 4).unwrap();
-        };
         let cut = |path: &Path| {
             let file = fs::OpenOptions::new().write(true).open(path).unwrap();
             file.set_len(SIZE / 2).unwrap();
@@ -301,6 +314,22 @@ mod tests {
         assert_eq!(used.refusal(), Some(Failure::WouldLoseData));
         used.note.strike().unwrap();
         assert_eq!(used.refusal(), None);
+    }
+
+    /// A read on another thread finds it, after the name was looked at and before its return is noted.
+    #[tokio::test]
+    async fn a_cut_that_is_found_while_a_moved_difference_comes_back_is_not_struck() {
+        let directory = tempfile::tempdir().unwrap();
+        let used = used(directory.path()).await;
+        let elsewhere = directory.path().join("elsewhere");
+        fs::rename(&used.place.path, &elsewhere).unwrap();
+        used.file.look().await;
+        fs::rename(&elsewhere, &used.place.path).unwrap();
+        assert_eq!(used.file.fate(), Some(Fate::Moved));
+        punch(&used.place.path);
+        assert!(!used.reads().await);
+        used.file.note_return();
+        assert_eq!((used.file.fate(), used.refusal()), (Some(Fate::Cut), Some(Failure::WouldLoseData)));
     }
 
     /// Also when nobody asks anything of it.

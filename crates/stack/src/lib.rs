@@ -38,6 +38,7 @@
 //! | [`content`] | the content of a place, before it is opened |
 //! | [`store_file`], `unfinished`, [`place_device`] | finding, making (beside the place first) and opening stores |
 //! | [`newest_data`] | whether the newest data of a LUN may be in a store that is not used with it |
+//! | `open_store` | which store an open file holds, for whoever finds it cut |
 //! | [`paths`] | run-time and state directories |
 //! | `record_file` | small files of JSON that are replaced whole |
 //! | [`registry`] | LUNs with their newest data in a cache of this host; locks on LUNs in use |
@@ -100,6 +101,7 @@ pub mod metrics;
 pub mod mount;
 mod name_lock;
 pub mod newest_data;
+mod open_store;
 mod own_stores;
 pub mod paths;
 pub mod place;

@@ -52,8 +52,8 @@ pub struct Entry {
     /// the LUN has newer data, or the file of a cache or log was found cut while in use.
     #[serde(default)]
     pub has_failed: bool,
-    /// UUID of the log; `None` for a cache, which another may replace at its place, and in entries
-    /// of older releases.
+    /// UUID of the store; `None` while it is not known, since another is about to replace it at its
+    /// place, and in entries of older releases: of a cache these had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<Uuid>,
 }
@@ -99,9 +99,14 @@ impl Entry {
         }
     }
 
-    /// Whether both name the same store: the one at this place, and no former one.
+    /// Whether both can name the same store: the one at this place, and no former one.
     fn is_of_same_store(&self, other: &Self) -> bool {
-        (self.place(), self.store, self.uuid) == (other.place(), other.store, other.uuid)
+        (self.place(), self.store) == (other.place(), other.store) && self.is_of_store(other.uuid)
+    }
+
+    /// Whether it can be of the store with this `uuid`.
+    pub(crate) fn is_of_store(&self, uuid: Option<Uuid>) -> bool {
+        !matches!((self.uuid, uuid), (Some(known), Some(found)) if known != found)
     }
 
     /// The place of the cache.
@@ -292,17 +297,44 @@ impl Registry {
         self.write(&Entry { has_failed: entry.has_failed || has_failed, ..entry.clone() })
     }
 
-    /// Notes, durably, that what the store at `place` held may be lost or out of date: it must not be
-    /// used again. Without an entry it holds nothing that its LUN lacks.
+    /// Notes, durably, that what the store with this `uuid` at `place` held may be lost or out of date:
+    /// it must not be used again. Without an entry it holds nothing that its LUN lacks.
     ///
     /// # Errors
     /// When the registry cannot be read or written: also where that is so of another store's entry alone.
-    pub(crate) fn note_failed(&self, place: &Place) -> Result<()> {
+    pub(crate) fn note_failed(&self, place: &Place, uuid: Option<Uuid>) -> Result<()> {
+        self.change(place, |entry| Entry { has_failed: entry.has_failed || entry.is_of_store(uuid), ..entry })
+    }
+
+    /// Notes, durably, which store is at `place` of those that may have been there; `None`: not known.
+    ///
+    /// # Errors
+    /// When the registry cannot be read or written.
+    pub(crate) fn note_store(&self, place: &Place, uuid: Option<Uuid>) -> Result<()> {
+        self.change(place, |entry| Entry { uuid, ..entry })
+    }
+
+    /// Notes, durably, that the store with this `uuid` has taken `place`: what is noted of the one before
+    /// it does not concern it. `has_failed` says whether it has failed by then.
+    ///
+    /// # Errors
+    /// When the registry cannot be read or written.
+    pub(crate) fn note_succeeded(
+        &self,
+        place: &Place,
+        uuid: Option<Uuid>,
+        has_failed: impl Fn() -> bool,
+    ) -> Result<()> {
+        self.change(place, |entry| Entry { uuid, has_failed: has_failed(), ..entry })
+    }
+
+    /// Changes every entry of `place`, if there is any.
+    fn change(&self, place: &Place, changed: impl Fn(Entry) -> Entry) -> Result<()> {
         let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
         // Whatever can be read: this cannot be put off.
         let (mut entries, damaged) = self.readable()?;
         entries.retain(|entry| entry.place() == *place);
-        entries.into_iter().try_for_each(|entry| self.write(&Entry { has_failed: true, ..entry }))?;
+        entries.into_iter().try_for_each(|entry| self.write(&changed(entry)))?;
         damaged.map_or(Ok(()), Err)
     }
 
@@ -330,6 +362,7 @@ impl Registry {
     /// # Errors
     /// When the file cannot be removed.
     pub fn remove(&self, entry: &Entry) -> Result<()> {
+        let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.path(&entry.identity(), entry.store);
         record_file::remove(&path).map_err(|error| Error::io(format!("cannot remove {}", path.display()), &error))
     }
@@ -629,12 +662,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let registry = Registry::open(&paths(&directory)).unwrap();
         let [cut, whole] = ["/caches/a", "/caches/b"].map(place);
-        registry.note_failed(&cut).expect("nothing of it is needed");
+        registry.note_failed(&cut, None).expect("nothing of it is needed");
         assert!(registry.check(&identity("1"), &[]).is_ok());
         for (serial, place) in [("1", &cut), ("2", &whole)] {
             registry.insert(&Entry::new(&identity(serial), place, "disk")).unwrap();
         }
-        registry.note_failed(&cut).unwrap();
+        registry.note_failed(&cut, None).unwrap();
         let entry = Entry::new(&identity("1"), &cut, "disk");
         registry.insert(&entry).expect("as while it goes on being used");
         assert!(registry.has_failed(&entry).unwrap());
@@ -645,6 +678,41 @@ mod tests {
         assert!(error.to_string().contains("forebay cache discard /caches/a"), "{error}");
         registry.remove_cache(&cut).unwrap();
         assert!(registry.check(&identity("1"), &[]).is_ok());
+    }
+
+    #[test]
+    fn that_a_cache_failed_is_noted_of_that_one_and_of_none_that_has_its_place_since() {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = Registry::open(&paths(&directory)).unwrap();
+        let at = place("/caches/a");
+        let [old, new] = [1, 2].map(|byte| Some(Uuid::from_bytes([byte; 16])));
+        let entry = Entry { uuid: old, ..Entry::new(&identity("1"), &at, "disk") };
+        registry.insert(&entry).unwrap();
+        let noted = || {
+            let found = registry.find(&identity("1"), Store::Cache).unwrap().unwrap();
+            (found.uuid, found.has_failed)
+        };
+        registry.note_failed(&at, new).unwrap();
+        assert_eq!(noted(), (old, false), "another one");
+        registry.note_failed(&at, old).unwrap();
+        // While it is being replaced.
+        registry.note_store(&at, None).unwrap();
+        assert!(noted() == (None, true) && registry.has_failed(&entry).unwrap());
+        registry.note_succeeded(&at, new, || false).unwrap();
+        registry.note_failed(&at, old).expect("its last user is late");
+        registry.insert(&Entry { uuid: new, ..entry.clone() }).unwrap();
+        assert_eq!(noted(), (new, false));
+        registry.note_store(&at, None).unwrap();
+        registry.note_failed(&at, old).unwrap();
+        registry.note_store(&at, new).unwrap();
+        assert_eq!(noted(), (new, true), "it was not replaced");
+        registry.note_succeeded(&at, old, || true).unwrap();
+        assert_eq!(noted(), (old, true), "cut before it had the place");
+        // An entry of an older release has none.
+        registry.remove(&entry).unwrap();
+        registry.insert(&Entry { uuid: None, has_failed: true, ..entry.clone() }).unwrap();
+        registry.insert(&entry).unwrap();
+        assert_eq!(noted(), (old, true));
     }
 
     #[test]

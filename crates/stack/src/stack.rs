@@ -99,7 +99,7 @@ pub struct Stack {
     destaging: RefCell<Option<WorkerThread>>,
     /// The registry's entries for the cache and the log: for each one entry for the device, or one
     /// for each of its LUNs.
-    entries: Vec<Entry>,
+    entries: RefCell<Vec<Entry>>,
     registry: Registry,
     caches: Caches,
     /// `true` once the device is not used any more.
@@ -189,7 +189,7 @@ impl Stack {
             admission: Arc::default(),
             background: RefCell::new(background),
             destaging: RefCell::new(opening.destaging),
-            entries: opening.entries,
+            entries: RefCell::new(opening.entries),
             registry: opening.registry,
             caches: opening.caches,
             unused: Sender::new(false),
@@ -269,7 +269,8 @@ impl Stack {
     /// Updates the registry, which names the cache or the log while it may hold data that the layer
     /// below lacks: in write-back, and while anything is dirty.
     fn update_registry(&self, store: Store, may_become_dirty: bool) -> Result<()> {
-        let mut entries = self.entries.iter().filter(|entry| entry.store == store);
+        let entries = self.entries.borrow();
+        let mut entries = entries.iter().filter(|entry| entry.store == store);
         if may_become_dirty || self.dirty_bytes_in(store) > 0 {
             entries.try_for_each(|entry| self.registry.insert(entry))
         } else {
@@ -300,7 +301,8 @@ impl Stack {
 
     /// Places of those stores whose file was removed: their data is lost with this process.
     fn gone(&self, is_meant: impl Fn(&Entry) -> bool) -> BTreeSet<Place> {
-        let places = self.entries.iter().filter(|entry| is_meant(entry)).map(Entry::place);
+        let entries = self.entries.borrow();
+        let places = entries.iter().filter(|entry| is_meant(entry)).map(Entry::place);
         places.filter(watch::is_gone).collect()
     }
 
@@ -312,7 +314,8 @@ impl Stack {
     /// Stores with data that the LUN lacks, whose file was cut: it is now, or a cache's was found so
     /// once.
     fn cut_with_dirty(&self) -> BTreeSet<(Place, Store)> {
-        let dirty = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
+        let entries = self.entries.borrow();
+        let dirty = entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
         let is_cut =
             |entry: &&Entry| ends_early(&entry.place()) || entry.store == Store::Cache && self.has_failed(entry);
         dirty.filter(is_cut).map(|entry| (entry.place(), entry.store)).collect()

@@ -17,9 +17,10 @@ use block::{Device, SharedDevice};
 use store::superblock::{self, Copies, Superblock};
 
 use crate::caches::Caches;
-use crate::content::{Content, STORE_BYTES_MIN, content, end_of, head_at};
+use crate::content::{Content, STORE_BYTES_MIN, content, end_of, head_at, uuid_at};
 use crate::error::{Error, Failure, Result};
 use crate::foreign;
+use crate::open_store::OpenStore;
 use crate::place::{PLACE_UNIT_BYTES, Place};
 use crate::place_device::{self, PlaceKind, Space, fitting_size, open_as, open_made};
 use crate::unfinished::{Unfinished, making_failed, remove_unfinished};
@@ -58,9 +59,14 @@ pub(crate) async fn open_or_make(
         }
     };
     check_large_enough(kind.name(), place)?;
+    let store = match found {
+        Content::Something { .. } => OpenStore::at_place(uuid_at(place)),
+        Content::Nothing | Content::Blank => OpenStore::default(),
+    };
+    let note = Some(caches.cut_note(place, &store));
     let opened = match found {
-        Content::Something { .. } => open_made(kind, &place.path, space, Some(caches.cut_note(place))),
-        Content::Nothing | Content::Blank => open_as(kind, &place.path, space, Some(caches.cut_note(place))),
+        Content::Something { .. } => open_made(kind, &place.path, space, note),
+        Content::Nothing | Content::Blank => open_as(kind, &place.path, space, note),
     };
     // Before the error that it is in use: this one names the user, and also applies when the store
     // is not in use now.
@@ -80,6 +86,7 @@ pub(crate) async fn open_or_make(
         _ if place.offset.is_none() => remove_unfinished(&place.path)?,
         _ => {}
     }
+    store.take_place(uuid_at(place));
     if let Some(message) = other_size(kind, place, &device, size_bytes).await {
         tracing::warn!("{message}");
     }
@@ -100,8 +107,12 @@ async fn make_file(
     format: impl AsyncFn(&SharedDevice) -> std::result::Result<(), block::Error>,
 ) -> Result<SharedDevice> {
     let size_bytes = size_bytes.ok_or_else(|| no_size(kind, place))?;
-    let unfinished = Unfinished::make(kind, &place.path, size_bytes, Some(caches.cut_note(place)), format).await?;
-    unfinished.put_in_free_place()
+    let store = OpenStore::default();
+    let note = Some(caches.cut_note(place, &store));
+    let unfinished = Unfinished::make(kind, &place.path, size_bytes, note, format).await?;
+    let device = unfinished.put_in_free_place()?;
+    store.take_place(uuid_at(place));
+    Ok(device)
 }
 
 /// Refuses a store that could not be made at `place` because of its size, where there is none:

@@ -1,11 +1,11 @@
 use super::*;
-use std::collections::VecDeque;
-use std::future::poll_fn;
 use crate::range_lock::RangeLock;
 use base::clock::Clock;
 use base::executor::Executor;
 use base::range::ByteRange;
 use futures_util::FutureExt;
+use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -130,6 +130,30 @@ fn a_task_that_is_woken_when_its_workers_have_ended_is_left_to_whoever_awaits_it
         executor.run();
         assert_eq!(*result.lock().unwrap(), Some(Err(ErrorKind::Media)));
     }
+}
+
+/// Nobody polls it any more, and what it holds would stay held as long as somebody can wake it.
+#[test]
+fn a_task_whose_workers_have_ended_ends_with_its_completion() {
+    let mut executor = Executor::in_order();
+    let workers = Workers::new();
+    let running = workers.clone();
+    executor.spawn(async move { running.run().await });
+    let [(first, wake), (second, sender)] = [(); 2].map(|()| Completion::slot());
+    let held = Arc::new(());
+    let kept = Arc::downgrade(&held);
+    let completion = Completion::task(&workers, async move {
+        let _held = held;
+        first.await;
+        second.await
+    });
+    wake.complete(Response::done(Buffer::empty()));
+    executor.run();
+    drop(executor);
+    assert!(kept.upgrade().is_some(), "it can still be awaited");
+    drop(completion);
+    assert!(kept.upgrade().is_none());
+    drop(sender);
 }
 
 fn failed() -> Response {

@@ -765,6 +765,45 @@ fn no_mark_takes_the_place_of_the_id_and_a_reader_takes_none_of_a_writer_for_it(
     assert_eq!(marks.content(), Some(NAME));
 }
 
+/// Marks of nexuses that are gone, each with everything changed, until `count` slots are taken.
+fn fill_slots(marks: &ChangeMarks, count: usize) {
+    for index in 0..count {
+        let name = NexusId::new(&format!("iqn.{index},i,0x1,t,t,0x1"));
+        marks.add_nexus(&name);
+        now(marks.take(&name, &of(1, 1, 0), false)).unwrap();
+        marks.remove_nexus(&name);
+    }
+}
+
+/// A change that counts as recorded there is no change of the content.
+#[test]
+fn an_id_in_the_place_of_a_mark_with_changes_is_removed_by_the_first_change() {
+    let marks = marks_over(&Arc::default());
+    fill_slots(&marks, CHANGE_MARKS_MAX);
+    let own = NexusId::new("iqn.own,i,0x1,t,t,0x1");
+    marks.add_nexus(&own);
+    now(marks.name_content(NAME, false)).unwrap();
+    assert_eq!(marks.content(), Some(NAME));
+    write(&marks, &own, 4, 1).unwrap();
+    assert_eq!(marks.content(), None);
+}
+
+/// It holds what was in the slot when it came, and not what is there by then.
+#[test]
+fn a_command_from_the_holder_of_the_mark_that_gave_way_to_the_id_removes_it() {
+    let marks = marks_over(&Arc::default());
+    fill_slots(&marks, CHANGE_MARKS_MAX - 2);
+    let own = NexusId::new("iqn.own,i,0x1,t,t,0x1");
+    marks.add_nexus(&own);
+    (1..=2).for_each(|id| now(marks.take(&own, &of(id, 1, 0), false)).unwrap());
+    let held = marks.held_by(&own);
+    marks.remove_nexus(&own);
+    now(marks.name_content(NAME, false)).unwrap();
+    assert_eq!(marks.content(), Some(NAME));
+    now(marks.record(held, &[ByteRange { offset: 4 << 20, length: 4096 }])).unwrap();
+    assert_eq!(marks.content(), None);
+}
+
 /// As with a mark: naming, and what the next change pays for it.
 #[test]
 fn who_names_the_content_again_and_again_costs_others_a_tenth_of_their_time() {

@@ -22,6 +22,7 @@ use super::*;
 use crate::busy_polling::BusyPolling;
 use crate::cache_place::CacheConfig;
 use crate::caches::{Caches, MarkRecord};
+use crate::content::uuid_at;
 use crate::control::{Request, call};
 use crate::difference_note::{DifferenceNote, Fate};
 use crate::difference_place::DifferenceConfig;
@@ -33,6 +34,7 @@ use crate::registry::Registry;
 use crate::remote::{RemoteConfig, Waits};
 use crate::remotes::{Arrangement, RemotesConfig};
 use crate::settings::Settings;
+use crate::status::fronts::FrontsStatus;
 use crate::status::{self, Report, Shown};
 use crate::test_target::{IQN, serve};
 
@@ -640,4 +642,44 @@ async fn a_store_whose_end_could_not_be_stored_is_asked_for_by_the_next_attach()
         attachment.run(ready(())).await.expect_err("its end cannot be stored");
         assert_eq!(Registry::open(&paths).unwrap().entries().unwrap().len(), 1, "{file}");
     }
+}
+
+/// What is noted of the one that was cut would keep what the new one alone has from its LUN.
+#[tokio::test]
+async fn what_is_noted_of_a_cache_that_was_cut_does_not_concern_the_one_that_takes_its_place() {
+    let address = serve(Gate::new(), Arc::new(MemoryChanges));
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let with_cache = config(address, directory.path(), Percent::ALL);
+    let cache_config = with_cache.stack.cache.clone().unwrap();
+    let attachment = Attachment::start(with_cache, &paths, pending()).await.unwrap().unwrap();
+    let device = attachment.stack.device();
+    device.write(0, filled(7), true).await.unwrap();
+    attachment.stack.clean(tokio::sync::mpsc::unbounded_channel().0).await.unwrap();
+    let (caches, registry) = (Caches::open(&paths).unwrap(), Registry::open(&paths).unwrap());
+    let noted = || (registry.entries().unwrap().remove(0), caches.list().unwrap().remove(0));
+    let cut = |bytes: u64| {
+        let file = std::fs::OpenOptions::new().write(true).open(&cache_config.path).unwrap();
+        file.set_len(bytes / 2).and_then(|()| file.set_len(bytes)).unwrap();
+    };
+    cut(4 * MIB);
+    // It is looked at when something is read there.
+    device.read(0, Buffer::zeroed(4096)).await.unwrap();
+    attachment.stack.cache().unwrap().flush().await.unwrap();
+    let (entry, record) = noted();
+    assert!(entry.has_failed && record.is_cut);
+    attachment.stack.set("cache.size", "8MiB").await.unwrap();
+    device.write(0, filled(8), true).await.unwrap();
+    let (entry, record) = noted();
+    let place = record.place();
+    assert!(!entry.has_failed && !record.is_cut);
+    assert!(entry.uuid.is_some() && entry.uuid == uuid_at(&place));
+    cache_config.check_not_lost(&place, Some(&entry), &caches).expect("the next attach takes it after a crash");
+    let report = attachment.stack.status(FrontsStatus::default());
+    assert_eq!(report.troubles, Vec::<String>::new());
+    cut(8 * MIB);
+    device.read(0, Buffer::zeroed(4096)).await.expect_err("it is dirty there");
+    let (entry, record) = noted();
+    assert!(entry.has_failed && record.is_cut, "the new one can be cut as well");
+    attachment.run(ready(())).await.expect_err("what was dirty is lost");
 }

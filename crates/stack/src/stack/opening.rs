@@ -22,6 +22,7 @@ use super::config::StackConfig;
 use super::early_entries::EarlyEntries;
 use crate::base_content::{Base, BaseOf};
 use crate::caches::{Caches, Record};
+use crate::content::uuid_at;
 use crate::difference_file::DifferenceFile;
 use crate::dirty_guard::{DirtyGuard, Use};
 use crate::error::{Error, Failure, Result};
@@ -186,7 +187,9 @@ impl<'a> Opening<'a> {
         let running = Arc::clone(&opened);
         self.background.spawn(base::background::named("cache", async move { running.run().await }));
         self.cache = Some(Arc::clone(&opened));
-        self.entries.extend(self.identities.iter().map(|identity| Entry::new(identity, &place, &name)));
+        let uuid = uuid_at(&place);
+        let entry = |identity: &Identity| Entry { uuid, ..Entry::new(identity, &place, &name) };
+        self.entries.extend(self.identities.iter().map(entry));
         let record = Record::new(&place, device_bytes, &self.identity, &name);
         claim_dirty(&opened, &self.remotes.device(), &place).await?;
         let (told, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;

@@ -10,9 +10,11 @@ use super::Stack;
 use super::cache_parts::{CacheParts, check_takes_writes, memory_left};
 use crate::cache_change::{Change, Changing};
 use crate::cache_settings;
+use crate::content::uuid_at;
 use crate::error::{Error, Failure, Result};
 use crate::freshness::draw_tokens;
 use crate::log_place::DestageConfig;
+use crate::open_store::OpenStore;
 use crate::registry::Store;
 use crate::remote::connections;
 use crate::settings::table::{Changes, Part};
@@ -115,10 +117,21 @@ impl Stack {
         let (origin, clock) = (self.remotes.device(), Arc::clone(clock));
         let memory_max = memory_left(&parts.paths, config, &self.name).await?;
         let successor = &self.successor;
-        let tokens = draw_tokens();
-        let caches = &self.caches;
-        let changing =
-            Changing { cache: &cache, config, place, caches, origin, switch, clock, tokens, memory_max, successor };
+        let (tokens, store) = (draw_tokens(), OpenStore::default());
+        let (caches, cache) = (&self.caches, &cache);
+        let changing = Changing {
+            cache,
+            config,
+            place,
+            caches,
+            origin,
+            switch,
+            clock,
+            store: &store,
+            tokens,
+            memory_max,
+            successor,
+        };
         let mut change = pin!(changing.change(change));
         self.caches.note_successor(place, tokens)?;
         let changed = tokio::select! {
@@ -134,13 +147,16 @@ impl Stack {
                 Err(Error::new(Failure::InUse, message))
             }
         };
-        let noted = self.caches.note_succeeded(place);
+        let noted = self.caches.note_succeeded(place, changed.is_ok().then_some(&store));
         // Requests go to the new cache already, even if the list cannot be written.
         let new = changed?;
         if self.guard.opened(place).is_some() {
             self.guard.put(place, Store::Cache, new.clone());
         }
         *self.cache.borrow_mut() = Some(new);
+        let mut entries = self.entries.borrow_mut();
+        let of_cache = entries.iter_mut().filter(|entry| entry.store == Store::Cache);
+        of_cache.for_each(|entry| entry.uuid = uuid_at(place));
         noted.map_err(|error| error.context("the cache was changed, and the list of caches does not say so"))
     }
 }

@@ -48,7 +48,8 @@ impl Stack {
                 discard(&place, store)
             );
         }
-        if let Some(entry) = self.entries.iter().find(|entry| self.has_failed(entry)) {
+        let entries = self.entries.borrow();
+        if let Some(entry) = entries.iter().find(|entry| self.has_failed(entry)) {
             let (what, place) = (entry.store.as_str(), entry.place());
             return format!(
                 "the {what} {place} failed and must not be used again, with {} bytes dirty here: give it up with {}",
@@ -59,7 +60,7 @@ impl Stack {
         if self.dirty_bytes() == 0 {
             return "what it is in could not be closed in order".to_owned();
         }
-        let places = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
+        let places = entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
         let arguments: BTreeSet<String> = places
             .map(|entry| {
                 format!("--{what} {}", entry.place().argument(entry.store.as_str()), what = entry.store.as_str())
@@ -76,7 +77,8 @@ impl Stack {
     /// The state that is checked periodically.
     pub(crate) fn observation(&self) -> Observation {
         let Session { state, portal, .. } = self.remotes.session();
-        let places = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
+        let entries = self.entries.borrow();
+        let places = entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
         Observation { state, portal, dirty_places: places.map(Entry::place).collect() }
     }
 
@@ -107,7 +109,8 @@ impl Stack {
         let stuck = failures.into_iter().flatten().filter(|_| dirty_bytes > 0 && refused.is_none());
         let stuck = stuck.map(|error| format!("what is dirty cannot be written back, which is tried again: {error}"));
         let stuck: Vec<String> = stuck.collect();
-        let caches = self.entries.iter().filter(|entry| entry.store == Store::Cache);
+        let entries = self.entries.borrow();
+        let caches = entries.iter().filter(|entry| entry.store == Store::Cache);
         let noted = caches.filter_map(|entry| self.registry.find(&entry.identity(), entry.store).ok().flatten());
         // A stripe has an entry for each of its parts.
         let of_cache = noted.filter_map(|entry| entry.words_of_failure()).take(1);
@@ -132,18 +135,21 @@ impl Stack {
 
     /// Errors of the devices of the cache and of the log.
     fn failing(&self) -> impl Iterator<Item = String> {
-        let cache = self.cache().map(|cache| cache.status());
-        let cache = cache.and_then(|cache| match (cache.failure, cache.refused_write) {
-            (Some(error), _) => Some(format!(
-                "the cache has failed: writes go to the logical unit, but for what was dirty, or was being written, \
-                 when it failed; those fail until \"{}\" is attached anew: {error}",
-                self.name
-            )),
-            (None, Some(error)) => Some(format!(
-                "the cache's device refused {} writes, the last one so: {error}",
-                cache.cache_write_errors
-            )),
-            (None, None) => None,
+        let cache = self.cache().map_or(Vec::new(), |cache| {
+            let cache = cache.status();
+            if let Some(error) = cache.failure {
+                return vec![format!(
+                    "the cache has failed: writes go to the logical unit, but for what was dirty, or was being \
+                     written, when it failed; those fail until \"{}\" is attached anew: {error}",
+                    self.name
+                )];
+            }
+            let failed = |what: &str, count: u64, error: Option<String>| {
+                error.map(|error| format!("the cache's device {what} {count} times, the last time so: {error}"))
+            };
+            let unread = failed("did not return what it holds", cache.cache_read_errors, cache.failed_read);
+            let refused = failed("refused writes", cache.cache_write_errors, cache.refused_write);
+            unread.into_iter().chain(refused).collect()
         });
         let log = self.log.as_ref().map(|log| log.status());
         let log = log.and_then(|log| log.failure.map(|error| (error, log.refuses_writes)));
@@ -168,8 +174,8 @@ impl Stack {
         Freshness { difference: self.base.as_ref().map(Base::freshness), ..self.freshness.clone() }
     }
 
-    fn log_entry(&self) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.store == Store::Log)
+    fn log_place(&self) -> Option<Place> {
+        self.entries.borrow().iter().find(|entry| entry.store == Store::Log).map(Entry::place)
     }
 
     /// The status in the form of `forebay status`, with that of the `fronts`.
@@ -177,6 +183,7 @@ impl Stack {
         let geometry = self.geometry();
         let outdated = fronts.fronts.iter().map(|front| front.clients_outdated).sum();
         let cache_place = self.cache_parts.as_ref().map(|parts| &parts.place);
+        let log_place = self.log_place();
         AttachmentStatus {
             name: self.name.clone(),
             pid: std::process::id(),
@@ -196,8 +203,8 @@ impl Stack {
             cache_uuid: cache_place.and_then(uuid_at).map(|uuid| uuid.to_string()),
             cache: self.cache().map(|cache| cache.status()),
             difference: self.difference.as_ref().map(|difference| difference_place::status(difference)),
-            log_path: self.log_entry().map(|entry| entry.cache.clone()),
-            log_offset: self.log_entry().and_then(|entry| entry.offset),
+            log_path: log_place.as_ref().map(|place| place.path.clone()),
+            log_offset: log_place.and_then(|place| place.offset),
             log: self.log.as_ref().map(|log| log.status()),
             freshness: self.freshness(),
             settings: self.settings.borrow().in_effect().map(|(key, value)| (key.to_owned(), value)).collect(),

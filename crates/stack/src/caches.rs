@@ -843,7 +843,7 @@ mod tests {
             }
         };
         fill();
-        registry.note_failed(&place).and_then(|()| caches.note_cut(&place)).unwrap();
+        caches.note_cut(&place, &OpenStore::at_place(None)).unwrap();
         assert!(caches.find(&place).unwrap().unwrap().is_cut && caches.list().unwrap()[0].is_cut);
         let [entry] = &registry.entries().unwrap()[..] else { panic!("it is there") };
         assert!(entry.has_failed && registry.find(&identity, Store::Cache).unwrap().unwrap().has_failed);

@@ -769,7 +769,7 @@ mod tests {
             registry.check_other_names(&identity("3"), &[]).err(),
             registry.entries_of(&place("/caches/b")).err(),
             registry.remove_cache(&place("/caches/b")).err(),
-            registry.note_failed(&place("/caches/b")).err(),
+            registry.note_failed(&place("/caches/b"), None).err(),
         ];
         for error in refused.into_iter().map(|error| error.expect("it is of another version")) {
             assert_eq!(error.failure(), Failure::Mismatch);

@@ -4,7 +4,6 @@ use base::clock::Clock;
 use base::executor::Executor;
 use base::range::ByteRange;
 use futures_util::FutureExt;
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;

@@ -409,8 +409,8 @@ fn a_cache_with_dirty_data_is_not_put_under_a_difference() {
     bench.target.process.terminate().success();
 }
 
-/// Written by a later program. A list that cannot be read may say that the newest data is elsewhere, or that the store is
-/// an older copy.
+/// Written by a later program. A list that cannot be read may say that the newest data is elsewhere, or that the store
+/// is an older copy.
 #[test]
 fn nothing_is_attached_served_or_discarded_over_lists_of_another_version() {
     let bench = Bench::new();
@@ -420,7 +420,17 @@ fn nothing_is_attached_served_or_discarded_over_lists_of_another_version() {
     process.wait().success();
     fs::write(bench.world.path("third.img"), vec![0; 1 << 20]).unwrap();
     let (url, other) = (bench.target.url(0), bench.target.url(1));
-    let serve = ["target", "serve", "--portal", "127.0.0.1:0", "--iqn", "iqn.2026-11.org.example:third", "--lun"];
+    let serve = [
+        "target",
+        "serve",
+        "--portal",
+        "127.0.0.1:0",
+        "--iqn",
+        "iqn.2026-11.org.example:third",
+        "--name",
+        "third",
+        "--lun",
+    ];
     for list in ["dirty", "caches"] {
         let folder = bench.world.path("state").join(list);
         let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());

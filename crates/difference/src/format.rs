@@ -90,8 +90,8 @@ impl ParametersRaw {
     pub(crate) fn set_contents(&mut self, ids: &[ContentId]) -> Result<(), Error> {
         if ids.len() > CONTENTS_MAX {
             let context = format!(
-                "a difference notes what at most {CONTENTS_MAX} paths to its base have, not {}: nobody would notice a change of \
-                 the others",
+                "a difference notes what at most {CONTENTS_MAX} paths to its base have, not {}: nobody would notice a \
+                 change of the others",
                 ids.len()
             );
             return Err(Error::new(ErrorKind::Unsupported, context));

@@ -15,7 +15,7 @@ use scsi::{Cdb, Sense, Status};
 pub use scsi::change_mark::{Mark, Support as ChangeMarkSupport};
 
 use crate::change_guard::HeardChanges;
-use crate::error::{LinkError, sense_error};
+use crate::error::{LinkError, malformed, sense_error};
 use crate::limits::{CHANGE_REPORT_BYTES, CHANGE_REPORTS_MAX, MARKS_BYTES};
 use crate::raw_command::{RawCommand, RawOutcome, Repeat};
 use crate::remote_lun::RemoteLun;
@@ -333,10 +333,6 @@ pub(crate) fn check(outcome: &RawOutcome, what: &str) -> Result<(), Error> {
         (Some(Status::CheckCondition), Ok(sense)) => Err(sense_error(&sense, what)),
         _ => Err(Error::new(ErrorKind::OutcomeUnknown, format!("{what} ended with status {:02x}h", outcome.status))),
     }
-}
-
-pub(crate) fn malformed(error: scsi::Malformed) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("the LUN sent {error} that make no sense"))
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use scsi::change_mark::{Parameters, action_out, parse_content};
 
 pub use scsi::change_mark::{ContentId, is_content_id};
 
-use crate::change_marks::{check, malformed};
+use crate::change_marks::check;
 use crate::content_guard::{ContentGuard, report_cdb};
+use crate::error::malformed;
 use crate::raw_command::Repeat;
 use crate::remote_lun::RemoteLun;
 

@@ -14,8 +14,7 @@
 use scsi::change_mark::{CONTENT_BYTES, ContentId, action_in, parse_content};
 use scsi::{Cdb, Sense, SenseKey};
 
-use crate::change_marks::malformed;
-use crate::error::{LinkError, sense_error};
+use crate::error::{LinkError, malformed, sense_error};
 use crate::unit::Probe;
 
 /// What a new session hears of the content.

@@ -262,8 +262,8 @@ impl Engine {
         true
     }
 
-    /// Takes requests in while the unit is asked anew, and ends those that have had their time. The task is woken by the
-    /// next.
+    /// Takes requests in while the unit is asked anew, and ends those that have had their time. The task is woken by
+    /// the next.
     pub(crate) fn wait_for_answers(&mut self, context: &mut Context<'_>) {
         self.accept(context);
         loop {

@@ -10,6 +10,11 @@ use scsi::{Sense, SenseKey};
 use crate::limits::OWED_MAX;
 use crate::options::InitiatorOptions;
 
+/// Data of the LUN that cannot be what it says.
+pub(crate) fn malformed(error: scsi::Malformed) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("the LUN sent {error} that make no sense"))
+}
+
 /// Why a session could not be opened, or was lost.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {

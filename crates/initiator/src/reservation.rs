@@ -11,7 +11,7 @@ use scsi::persistent_reservation::{
 };
 use scsi::{Cdb, Sense, SenseKey, Status};
 
-use crate::error::sense_error;
+use crate::error::{malformed, sense_error};
 use crate::limits::RESERVATION_DATA_BYTES;
 use crate::raw_command::{RawCommand, RawOutcome, Repeat};
 use crate::remote_lun::RemoteLun;
@@ -144,8 +144,4 @@ fn check(outcome: &RawOutcome, what: &str) -> Result<(), Error> {
         (Some(Status::CheckCondition), Ok(sense)) => Err(sense_error(&sense, what)),
         _ => Err(Error::new(ErrorKind::OutcomeUnknown, format!("{what} ended with status {:02x}h", outcome.status))),
     }
-}
-
-fn malformed(error: scsi::Malformed) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("the LUN sent {error} that make no sense"))
 }

@@ -97,6 +97,9 @@ fn copies_that_can_never_be_written_again_are_told_as_lost_when_the_time_of_requ
             Cdb::Write(_) => Reaction::Answer(Reply::sense(news)),
             _ => limited(cdb).unwrap_or(Reaction::Proper),
         });
+        // It waits as long as what is to be written again, which is as long as it has time.
+        let reading = lun.read(8192, Buffer::zeroed(512));
+        assert!(world.run(reading).is_err_and(|error| error.kind() == ErrorKind::TimedOut), "{news}");
         let reading = lun.read(8192, Buffer::zeroed(512));
         world.run(reading).expect("when nothing is to be written again any more");
         world.pass(Duration::from_secs(60));

@@ -123,8 +123,8 @@ impl OriginReports {
     /// `handle_received` takes the events that came until then.
     ///
     /// # Errors
-    /// Those of `flush`; `OutcomeUnknown` when the origin lost something meanwhile, as it reports with the answer to the
-    /// flush at the latest: what it took may be gone.
+    /// Those of `flush`; `OutcomeUnknown` when the origin lost something meanwhile, as it reports with the answer
+    /// to the flush at the latest: what it took may be gone.
     pub async fn flush_since(
         &self,
         losses: u64,

@@ -674,7 +674,8 @@ async fn what_is_noted_of_a_cache_that_was_cut_does_not_concern_the_one_that_tak
     let place = record.place();
     assert!(!entry.has_failed && !record.is_cut);
     assert!(entry.uuid.is_some() && entry.uuid == uuid_at(&place));
-    cache_config.check_not_lost(&place, Some(&entry), (&caches, false)).expect("the next attach takes it after a crash");
+    let checked = cache_config.check_not_lost(&place, Some(&entry), (&caches, false));
+    checked.expect("the next attach takes it after a crash");
     let report = attachment.stack.status(FrontsStatus::default());
     assert_eq!(report.troubles, Vec::<String>::new());
     cut(8 * MIB);

@@ -433,8 +433,8 @@ fn nothing_is_attached_served_or_discarded_over_lists_of_another_version() {
     ];
     for list in ["dirty", "caches"] {
         let folder = bench.world.path("state").join(list);
-        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        let file = files.filter(|path| path.extension().is_some_and(|found| found == "json")).next().unwrap();
+        let mut files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let file = files.find(|path| path.extension().is_some_and(|found| found == "json")).unwrap();
         let text = fs::read_to_string(&file).unwrap();
         fs::write(&file, text.replace("\"version\": 1", "\"version\": 99")).unwrap();
         let words = ["version 99 is not 1", file.to_str().unwrap()];

@@ -72,8 +72,7 @@ pub struct StoreFreshness {
     /// Bytes of these; `None` when that is not known.
     pub changed_by_others_bytes: Option<u64>,
     /// Bytes that the store had, and that were written over what others have, or may have, written, as the user wants
-    /// it; missing where there were none.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// it; `None` where there were none.
     pub overwritten_bytes: Option<u64>,
     /// The reason, in words.
     pub why: String,

@@ -438,14 +438,16 @@ fn nothing_is_attached_served_or_discarded_over_lists_of_another_version() {
         let text = fs::read_to_string(&file).unwrap();
         fs::write(&file, text.replace("\"version\": 1", "\"version\": 99")).unwrap();
         let words = ["version 99 is not 1", file.to_str().unwrap()];
-        for attach in [
+        let attaches = [
             &["attach", &url, "--name", "disk"][..],
             &["attach", &url, "--name", "disk", "--cache", "disk.cache"],
             &["attach", &other, "--name", "other"],
             &["cache", "list"],
             &["cache", "discard", "disk.cache", "--allow-data-loss"],
             &[&serve[..], &["0=file:third.img"]].concat(),
-        ] {
+        ];
+        // The list of dirty stores alone is reason enough to refuse the first.
+        for attach in attaches.into_iter().skip(usize::from(list == "caches")) {
             bench.world.run(attach).failure(MISMATCH, &words);
         }
         fs::write(&file, text).unwrap();

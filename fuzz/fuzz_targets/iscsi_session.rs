@@ -323,7 +323,8 @@ impl Run {
         let mut cdb = [0; 16];
         cdb[0] = if is_write { 0x2a } else { 0x28 };
         cdb[7..9].copy_from_slice(&((expected / 512) as u16).to_be_bytes());
-        cdb[12..16].copy_from_slice(&serial.to_be_bytes());
+        // What it asks for is nothing to the session.
+        cdb[2..6].copy_from_slice(&serial.to_be_bytes());
         let command = ScsiCommand {
             is_immediate,
             is_final: !is_open,

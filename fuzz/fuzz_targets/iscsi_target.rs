@@ -342,7 +342,14 @@ impl Run {
                 let data_in = Buffer::copy_of(&pattern((amount % 40_000) as usize));
                 let sense = pattern(usize::from(detail >> 1) % 64);
                 let status = if detail & 1 == 0 { 0 } else { (amount >> 24) as u8 };
-                let outcome = Outcome { status, sense, data_in, data_in_bytes_cut: 0, is_silent: detail == 0xff };
+                let outcome = Outcome {
+                    status,
+                    sense,
+                    data_in,
+                    data_in_bytes_cut: 0,
+                    is_silent: detail == 0xff,
+                    news: Vec::new(),
+                };
                 let now = self.now;
                 self.session().handle_completion(now, task, outcome);
             }

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::serial::Serial32;
 use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 use iscsi::target::{Command, LinkId};
+use scsi::Cdb;
 
 /// The byte that belongs at an offset, in either direction.
 pub fn content(offset: usize) -> u8 {
@@ -146,7 +147,10 @@ impl Model {
         if self.is_blind {
             return;
         }
-        let serial = u32::from_be_bytes(command.cdb.head[12..16].try_into().expect("four bytes"));
+        let serial = match command.cdb {
+            Ok(Cdb::Read(transfer) | Cdb::Write(transfer)) => transfer.blocks.lba as u32,
+            _ => panic!("a command that was never sent: {command:?}"),
+        };
         let Some(&(cmd_sn, is_write, _)) = self.sent.get(serial as usize) else {
             panic!("a command that was never sent: {command:?}")
         };

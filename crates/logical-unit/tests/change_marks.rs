@@ -109,7 +109,7 @@ fn a_list_of_another_length_or_with_a_reserved_byte_set_is_refused_as_such() {
         for reserved in 32..40 {
             let mut list = list;
             list[reserved] = 1;
-            target.refuses(cdb.clone(), &list, Sense::INVALID_FIELD_IN_PARAMETER_LIST);
+            target.refuses(cdb, &list, Sense::INVALID_FIELD_IN_PARAMETER_LIST);
         }
     }
     assert_eq!((report_marks(&target), content(&target)), (Vec::new(), None), "nothing was done");

@@ -450,7 +450,7 @@ impl Run {
     fn manage(&mut self, at: usize, step: &Step) {
         use TaskManagementFunction as Function;
         let referenced = u32::from(step.amount) % TAGS;
-        let function = Function::ALL[usize::from(step.pick) % Function::ALL.len()];
+        let function = Function::from_code(1 + step.pick % 12).expect("there are twelve");
         let names_one = matches!(function, Function::AbortTask | Function::TaskReassign | Function::QueryTask);
         let cmd_sn = self.number(step);
         let used = self.model.find(referenced);
@@ -588,7 +588,7 @@ impl Run {
         let data_in = Buffer::copy_of(&(0..length).map(content).collect::<Vec<u8>>());
         self.model.note_completion(task.initiator_task_tag.get(), length);
         let (status, sense) = if is_good { (0, Vec::new()) } else { (2, vec![0x70; 18]) };
-        let outcome = Outcome { status, sense, data_in, data_in_bytes_cut: 0, is_silent: false };
+        let outcome = Outcome { status, sense, data_in, data_in_bytes_cut: 0, is_silent: false, news: Vec::new() };
         self.session.handle_completion(self.now, task, outcome);
     }
 

@@ -1,12 +1,12 @@
 //! Data that the cache device did not return as it was written. A device that is broken, or was cut, fails the read of
 //! whatever it holds, so only some are logged; the status shows the last.
 
-use std::sync::{Mutex, PoisonError};
-
 use base::clock::Instant;
 use base::range::ByteRange;
 use base::refusals::Refusals;
 use block::Error;
+
+use crate::last_error::LastError;
 
 /// Limits the log messages about failed reads, and keeps the last error.
 #[derive(Default)]
@@ -14,14 +14,13 @@ pub(crate) struct FailedReads {
     clean: Refusals,
     dirty: Refusals,
     damaged: Refusals,
-    /// A short section, never across an await or together with another lock.
-    last: Mutex<Option<String>>,
+    last: LastError,
 }
 
 impl FailedReads {
     /// Notes clean data that could not be read.
     pub(crate) fn note_clean(&self, error: &Error, range: ByteRange, now: Instant) {
-        self.keep(error);
+        self.last.keep(error);
         if let Some(others) = self.clean.note(now) {
             tracing::warn!(%error, %range, others, "the cache device cannot return clean data; the origin serves it");
         }
@@ -29,7 +28,7 @@ impl FailedReads {
 
     /// Notes data that could not be read and that the origin does not have.
     pub(crate) fn note_dirty(&self, error: &Error, range: ByteRange, now: Instant) {
-        self.keep(error);
+        self.last.keep(error);
         if let Some(others) = self.dirty.note(now) {
             let words = "the cache device cannot return data that the origin does not have";
             tracing::error!(%error, %range, others, "{words}");
@@ -43,12 +42,8 @@ impl FailedReads {
         }
     }
 
-    fn keep(&self, error: &Error) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
-    }
-
     /// The error of the last one since the cache was opened.
     pub(crate) fn last(&self) -> Option<String> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last.words()
     }
 }

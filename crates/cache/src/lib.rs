@@ -38,7 +38,7 @@
 //! | `mappings`, `index`, `tags`, `bitmaps`, `page_set` | what frames are made of, in few bytes; clean lines that count after a crash |
 //! | [`layout`], [`mod@format`] | where the bytes lie on the cache device, and what they are |
 //! | [`options`] | the options that users choose |
-//! | [`admission`], [`pace`], `counters`, `failed_reads`, `refused_writes`, `revocations` | what is worth a frame; how fast lines are cleaned; what is counted; what the cache device did not return or take; what a shared origin asked back |
+//! | [`admission`], [`pace`], `counters`, `failed_reads`, `refused_writes`, `last_error`, `revocations` | what is worth a frame; how fast lines are cleaned; what is counted; what the cache device did not return or take; what a shared origin asked back |
 //! | [`freshness`], [`crash_mode`], [`mode`] | changes by others; what a crash leaves; when writes are acknowledged |
 //! | [`alignment`], [`line_size`], [`line_checksum`] | where lines begin, how large they are, and what shows that their data is whole |
 //! | [`load`], `recovery_report` | parts of the status |
@@ -104,6 +104,7 @@ mod insertion;
 mod invalidation;
 mod journal;
 mod keeper;
+mod last_error;
 mod lazy;
 mod line_check;
 mod line_write;

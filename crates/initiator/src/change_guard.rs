@@ -15,14 +15,14 @@ use crate::told_changes;
 
 /// What a new session heard of changes by others while there was none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HeardChanges {
+pub struct ReportedChanges {
     /// The target recorded these.
     pub recorded: Vec<ByteRange>,
     /// The whole unit, where the target does not know what others changed: perhaps everything.
     pub unknown: Option<ByteRange>,
 }
 
-impl HeardChanges {
+impl ReportedChanges {
     /// All that others may have changed.
     pub fn ranges(&self) -> Vec<ByteRange> {
         self.unknown.map_or_else(|| self.recorded.clone(), |whole| vec![whole])
@@ -41,7 +41,7 @@ impl HeardChanges {
 /// The decision about changes: those that others made, or the error of changes by this host.
 pub type Deciding = Pin<Box<dyn Future<Output = Result<Vec<ByteRange>, Error>> + Send>>;
 
-type Check = Box<dyn Fn(HeardChanges) -> Deciding + Send + Sync>;
+type Check = Box<dyn Fn(ReportedChanges) -> Deciding + Send + Sync>;
 
 /// Decides about the changes by others of which one path to a LUN hears.
 pub struct ChangeGuard {
@@ -65,13 +65,13 @@ impl ChangeGuard {
     /// `refusal` is its error then. No request of the session is sent before it has ended.
     pub fn new(
         refusal: Arc<OnceLock<Error>>,
-        check: impl Fn(HeardChanges) -> Deciding + Send + Sync + 'static,
+        check: impl Fn(ReportedChanges) -> Deciding + Send + Sync + 'static,
     ) -> Self {
         Self { refusal, check: Box::new(check), heard: Mutex::default() }
     }
 
     /// A new session has heard of these changes.
-    pub(crate) async fn hear(&self, heard: HeardChanges) {
+    pub(crate) async fn hear(&self, heard: ReportedChanges) {
         let changed = heard.ranges();
         *self.lock() = Heard { changed: changed.clone(), by_others: changed.clone() };
         if changed.is_empty() {

@@ -14,7 +14,7 @@ use scsi::{Cdb, Sense, Status};
 
 pub use scsi::change_mark::{Mark, Support as ChangeMarkSupport};
 
-use crate::change_guard::HeardChanges;
+use crate::change_guard::ReportedChanges;
 use crate::error::{LinkError, malformed, sense_error};
 use crate::limits::{CHANGE_REPORT_BYTES, CHANGE_REPORTS_MAX, MARKS_BYTES};
 use crate::raw_command::{RawCommand, RawOutcome, Repeat};
@@ -265,8 +265,8 @@ pub(crate) async fn take_again(
     support: Option<Support>,
     taken: &TakenMarks,
     is_shared: bool,
-) -> Result<HeardChanges, LinkError> {
-    let mut changed = HeardChanges::default();
+) -> Result<ReportedChanges, LinkError> {
+    let mut changed = ReportedChanges::default();
     for id in taken.ids() {
         if is_shared {
             take_newest(probe, id, taken).await?;

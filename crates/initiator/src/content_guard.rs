@@ -4,7 +4,7 @@
 //! Each new session asks again before any other command: where it is another one, the user is told
 //! before it reads anything there.
 //!
-//! | the answer in a new session | the user hears |
+//! | the answer in a new session | the user is notified of |
 //! |---|---|
 //! | the id | the same |
 //! | another id, or none | another content |
@@ -17,28 +17,28 @@ use scsi::{Cdb, Sense, SenseKey};
 use crate::error::{LinkError, malformed, sense_error};
 use crate::unit::Probe;
 
-/// What a new session hears of the content.
+/// What a new session says of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum ContentAnswer {
     /// It is the same.
     Same,
     /// It is another one, or nothing is known of it there.
     Another,
     /// The target cannot tell any more.
-    Nothing,
+    Unsupported,
 }
 
 /// Tells the user of a LUN whether its content is still the same.
 pub struct ContentGuard {
     id: ContentId,
-    tell: Box<dyn Fn(Heard) + Send + Sync>,
+    notify: Box<dyn Fn(ContentAnswer) + Send + Sync>,
 }
 
 impl ContentGuard {
-    /// A guard for the content with this id. `tell` must not block, and is called in each new
+    /// A guard for the content with this id. `notify` must not block, and is called in each new
     /// session.
-    pub fn new(id: ContentId, tell: impl Fn(Heard) + Send + Sync + 'static) -> Self {
-        Self { id, tell: Box::new(tell) }
+    pub fn new(id: ContentId, notify: impl Fn(ContentAnswer) + Send + Sync + 'static) -> Self {
+        Self { id, notify: Box::new(notify) }
     }
 
     /// Asks the unit, first of all in a new session.
@@ -47,18 +47,18 @@ impl ContentGuard {
     /// Those of the link; what the unit answers instead. One that cannot tell any more says nothing of
     /// its content.
     pub(crate) async fn ask(&self, probe: &mut Probe<'_>) -> Result<(), LinkError> {
-        let heard = match probe.ask(&report_cdb()).await? {
+        let answer = match probe.ask(&report_cdb()).await? {
             Ok(data) => {
                 let found = parse_content(&data).map_err(|error| LinkError::Unit(malformed(error)))?;
-                if found == Some(self.id) { Heard::Same } else { Heard::Another }
+                if found == Some(self.id) { ContentAnswer::Same } else { ContentAnswer::Another }
             }
             Err(sense) if cannot_tell(&sense) => {
                 tracing::warn!("the target does not tell any more whether its content was changed");
-                Heard::Nothing
+                ContentAnswer::Unsupported
             }
             Err(sense) => return Err(LinkError::Unit(sense_error(&sense, "REPORT CONTENT"))),
         };
-        (self.tell)(heard);
+        (self.notify)(answer);
         Ok(())
     }
 }

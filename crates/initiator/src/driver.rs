@@ -29,7 +29,7 @@ use scsi::change_mark::Support;
 
 use crate::alarm::{Alarm, within};
 use crate::back_off::BackOff;
-use crate::change_guard::HeardChanges;
+use crate::change_guard::ReportedChanges;
 use crate::change_marks;
 use crate::connector::Connector;
 use crate::engine::{Engine, Stop};
@@ -144,7 +144,7 @@ struct Session {
     link: Link,
     unit: Unit,
     /// What other hosts changed while there was no session.
-    changed: HeardChanges,
+    changed: ReportedChanges,
     /// Reports of the unit that came after its properties were read.
     heard_late: Vec<Sense>,
 }
@@ -186,7 +186,7 @@ async fn look(
     link: &mut Link,
     options: &InitiatorOptions,
     held: Option<&Shared>,
-) -> Result<(Unit, HeardChanges, Vec<Sense>), LinkError> {
+) -> Result<(Unit, ReportedChanges, Vec<Sense>), LinkError> {
     let unit = Probe::new(link, options)?.run().await?;
     let already = link.heard.len();
     let mut probe = Probe::new(link, options)?;
@@ -195,7 +195,7 @@ async fn look(
         Some(shared) if shared.view().identity == unit.identity => {
             ask_again(&mut probe, unit.change_marks, shared, options.is_shared).await?
         }
-        _ => HeardChanges::default(),
+        _ => ReportedChanges::default(),
     };
     let heard_late = link.heard.split_off(already);
     Ok((unit, changed, heard_late))
@@ -208,7 +208,7 @@ async fn ask_again(
     support: Option<Support>,
     shared: &Shared,
     is_shared: bool,
-) -> Result<HeardChanges, LinkError> {
+) -> Result<ReportedChanges, LinkError> {
     if let Some(guard) = shared.content_guard.get() {
         guard.ask(probe).await?;
     }
@@ -494,13 +494,13 @@ impl Runner {
         Ok(())
     }
 
-    fn within_unit(&self, changed: &HeardChanges) -> HeardChanges {
+    fn within_unit(&self, changed: &ReportedChanges) -> ReportedChanges {
         changed.within(self.shared.view().geometry.size_bytes)
     }
 
     /// The guard's decision, after these changes, whether this host may still change the unit. A unit
     /// that cannot tell any more says nothing of what is dirty.
-    fn decision_about(&self, changed: &HeardChanges) -> impl Future<Output = ()> + Send + use<> {
+    fn decision_about(&self, changed: &ReportedChanges) -> impl Future<Output = ()> + Send + use<> {
         let (shared, changed) = (Arc::clone(&self.shared), self.within_unit(changed));
         let can_tell = shared.view().change_marks.is_some();
         async move {
@@ -512,7 +512,7 @@ impl Runner {
 
     /// Publishes what other hosts changed: copies of it above are void. The guard has decided before
     /// whether this host may still change the unit.
-    fn tell_of(&self, changed: &HeardChanges) {
+    fn tell_of(&self, changed: &ReportedChanges) {
         let size_bytes = self.shared.view().geometry.size_bytes;
         let changed = self.within_unit(changed).ranges();
         let bytes: u64 = changed.iter().map(|range| range.length).sum();

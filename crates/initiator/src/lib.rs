@@ -86,12 +86,12 @@ mod unit;
 mod verdict;
 mod wire;
 
-pub use change_guard::{ChangeGuard, Deciding, HeardChanges};
+pub use change_guard::{ChangeGuard, Deciding, ReportedChanges};
 pub use change_marks::{ChangeMarkSupport, ChangeReport, Mark};
 pub use compare_and_write::Compared;
 pub use connector::{BoxedStream, Connecting, Connector, Stream, TcpConnector};
 pub use content::{ContentId, is_content_id};
-pub use content_guard::{ContentGuard, Heard};
+pub use content_guard::{ContentAnswer, ContentGuard};
 pub use driver::{Driver, connect, discover};
 pub use iscsi::initiator::DiscoveredTarget;
 pub use options::{ChapCredentials, InitiatorOptions};

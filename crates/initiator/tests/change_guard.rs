@@ -9,7 +9,7 @@ use std::time::Duration;
 use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
 use block::{Buffer, ByteRange, Error, ErrorKind};
-use initiator::{ChangeGuard, HeardChanges, InitiatorOptions, RemoteLun};
+use initiator::{ChangeGuard, InitiatorOptions, RemoteLun, ReportedChanges};
 use iscsi::pdu::Isid;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, MemoryChanges};
 use scsi::change_mark::{Mark, Support, action_in, emit_marks};
@@ -119,7 +119,7 @@ fn a_session_hears_whether_its_target_recorded_everything_or_knows_nothing() {
         }
         let sequence = call!(world, paths[0], marks()).unwrap()[0].sequence;
         assert!(call!(world, paths[0], clear_mark(ID, 5, sequence)).unwrap());
-        let heard = Arc::<Mutex<Vec<HeardChanges>>>::default();
+        let heard = Arc::<Mutex<Vec<ReportedChanges>>>::default();
         for path in &paths {
             let hearing = Arc::clone(&heard);
             path.set_guard(ChangeGuard::new(Arc::new(OnceLock::new()), move |changes| {
@@ -143,7 +143,7 @@ fn a_session_hears_whether_its_target_recorded_everything_or_knows_nothing() {
         world.network.cut();
         world.pass(Duration::from_secs(2));
         let heard = heard.lock().unwrap();
-        let expected = HeardChanges { recorded, unknown: is_mark_lost.then_some(whole) };
+        let expected = ReportedChanges { recorded, unknown: is_mark_lost.then_some(whole) };
         assert_eq!(*heard, [expected.clone(), expected], "{is_mark_lost}");
     }
 }
@@ -179,7 +179,7 @@ fn changes_that_are_not_reported_count_as_recorded_everywhere() {
         let (lun, driver) = world.run(initiator::connect(world.options(), Arc::new(target.clone()))).unwrap();
         world.executor.spawn(driver);
         call!(world, lun, take_mark(ID, 5)).unwrap();
-        let heard = Arc::<Mutex<Vec<HeardChanges>>>::default();
+        let heard = Arc::<Mutex<Vec<ReportedChanges>>>::default();
         let hearing = Arc::clone(&heard);
         lun.set_guard(ChangeGuard::new(Arc::new(OnceLock::new()), move |changes| {
             hearing.lock().unwrap().push(changes);
@@ -188,8 +188,8 @@ fn changes_that_are_not_reported_count_as_recorded_everywhere() {
         read(&mut world, &lun, 0);
         assert_eq!(lun.status().session_count, 2);
         let expected = match is_recorded {
-            true => HeardChanges { recorded: vec![whole], unknown: None },
-            false => HeardChanges { recorded: Vec::new(), unknown: Some(whole) },
+            true => ReportedChanges { recorded: vec![whole], unknown: None },
+            false => ReportedChanges { recorded: Vec::new(), unknown: Some(whole) },
         };
         assert_eq!(*heard.lock().unwrap(), [expected], "{mark:?}");
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use block::device::DeviceExt;
 use block::memory::MemoryDevice;
 use block::{Buffer, ErrorKind, SharedDevice};
-use initiator::{ContentGuard, ContentId, Heard, InitiatorOptions, RemoteLun, State};
+use initiator::{ContentAnswer, ContentGuard, ContentId, InitiatorOptions, RemoteLun, State};
 use iscsi::pdu::Isid;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, MemoryChanges};
 use scsi::change_mark::{action_in, content_id, emit_content};
@@ -50,8 +50,8 @@ fn write(world: &mut World, lun: &Arc<RemoteLun>) {
 }
 
 /// What the LUN's sessions hear of the content from now on.
-fn guarded(lun: &RemoteLun, id: ContentId) -> Arc<Mutex<Vec<Heard>>> {
-    let told = Arc::<Mutex<Vec<Heard>>>::default();
+fn guarded(lun: &RemoteLun, id: ContentId) -> Arc<Mutex<Vec<ContentAnswer>>> {
+    let told = Arc::<Mutex<Vec<ContentAnswer>>>::default();
     let telling = Arc::clone(&told);
     lun.guard_content(ContentGuard::new(id, move |heard| telling.lock().unwrap().push(heard)));
     told
@@ -113,13 +113,13 @@ fn a_new_session_hears_of_another_content_before_it_reads_anything() {
         assert_eq!(one.status().session_count, sessions);
         read.unwrap()
     };
-    assert_eq!(told_at_the_next_read(&mut world, 2), [Heard::Same], "only the session was lost");
+    assert_eq!(told_at_the_next_read(&mut world, 2), [ContentAnswer::Same], "only the session was lost");
     write(&mut world, &two);
-    assert_eq!(told_at_the_next_read(&mut world, 3), [Heard::Another]);
+    assert_eq!(told_at_the_next_read(&mut world, 3), [ContentAnswer::Another]);
     serve(&mut world, &disk, true);
-    assert_eq!(told_at_the_next_read(&mut world, 4), [Heard::Another], "nothing is known of it");
+    assert_eq!(told_at_the_next_read(&mut world, 4), [ContentAnswer::Another], "nothing is known of it");
     serve(&mut world, &disk, false);
-    assert_eq!(told_at_the_next_read(&mut world, 5), [Heard::Nothing], "it cannot tell");
+    assert_eq!(told_at_the_next_read(&mut world, 5), [ContentAnswer::Unsupported], "it cannot tell");
     world.pass(Duration::from_secs(1));
 }
 
@@ -130,7 +130,7 @@ struct Answering {
     world: World,
     target: Scripted,
     lun: Arc<RemoteLun>,
-    told: Arc<Mutex<Vec<Heard>>>,
+    told: Arc<Mutex<Vec<ContentAnswer>>>,
 }
 
 impl Answering {
@@ -172,7 +172,7 @@ impl Answering {
 
     /// How often it heard of another content.
     fn told(&self) -> usize {
-        self.told.lock().unwrap().iter().filter(|heard| **heard == Heard::Another).count()
+        self.told.lock().unwrap().iter().filter(|heard| **heard == ContentAnswer::Another).count()
     }
 }
 
@@ -240,5 +240,5 @@ fn a_session_in_which_the_unit_is_gone_when_it_is_asked_for_its_content_is_none(
     });
     let write = lun.write(0, Buffer::zeroed(4096), false);
     world.run(write).unwrap();
-    assert_eq!(*told.lock().unwrap(), [Heard::Another], "what it says once it is there counts");
+    assert_eq!(*told.lock().unwrap(), [ContentAnswer::Another], "what it says once it is there counts");
 }

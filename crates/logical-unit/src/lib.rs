@@ -8,7 +8,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`lun_map`] | [`LunMap`]: LUN to logical unit, absent LUNs, REPORT LUNS, task management |
-//! | `seats` | the units of a map by LUN, and the number of each arrival under one |
+//! | `mapped_units` | the units of a map by LUN, and the number of each arrival under one |
 //! | [`mod@unit`], [`options`] | [`LogicalUnit`]: a device and the state that commands share; its configuration |
 //! | `device_server` | the checks before a command runs, and the choice of its handler |
 //! | [`command`] | [`Command`], [`Outcome`] |
@@ -53,6 +53,7 @@ mod identity;
 pub mod limits;
 mod lost_writes;
 pub mod lun_map;
+mod mapped_units;
 mod marked_changes;
 mod medium_state;
 mod mode_state;
@@ -61,7 +62,6 @@ pub mod options;
 mod protection;
 mod reservation;
 mod sanitize_state;
-mod seats;
 pub mod sharing;
 mod task_list;
 mod task_set;
@@ -71,7 +71,7 @@ pub use change_marks::{ChangeStore, MemoryChanges, SavedMarks};
 pub use command::{Command, Outcome};
 pub use comparison::{CompareAndWrite, Comparing, Comparison};
 pub use execution::Execution;
-pub use lun_map::{LunMap, Mapping, Seat, WeakLunMap};
+pub use lun_map::{LunMap, MappedUnit, Mapping, WeakLunMap};
 pub use nexus::NexusId;
 pub use options::LogicalUnitOptions;
 pub use reservation::{ReservationStore, SavedReservations};

@@ -16,8 +16,8 @@ use crate::command::{Command, Outcome};
 use crate::commands::inquiry;
 use crate::data_in::{cut, sense_bytes};
 use crate::execution::Execution;
+use crate::mapped_units;
 use crate::nexus::NexusId;
-use crate::seats;
 use crate::sharing::Addressed;
 use crate::task_set::Aborted;
 use crate::unit::{LogicalUnit, LunTable};
@@ -40,7 +40,7 @@ impl WeakLunMap {
 }
 
 /// A logical unit of a map, and which arrival under its number it is.
-pub type Seat = seats::Seat<LogicalUnit>;
+pub type MappedUnit = mapped_units::MappedUnit<LogicalUnit>;
 
 /// The unit at a LUN, for one initiator.
 #[derive(Clone)]
@@ -92,7 +92,7 @@ impl LunMap {
     pub fn replace(&self, wanted: &[Mapping]) {
         let nexuses = self.nexuses();
         let old: Vec<(u64, Arc<LogicalUnit>)> =
-            self.units().iter().map(|(lun, seat)| (lun, Arc::clone(&seat.unit))).collect();
+            self.units().iter().map(|(lun, mapped)| (lun, Arc::clone(&mapped.unit))).collect();
         let is_known = |unit: &Arc<LogicalUnit>| old.iter().any(|(_, other)| Arc::ptr_eq(other, unit));
         let is_wanted = |unit: &Arc<LogicalUnit>| wanted.iter().any(|mapping| Arc::ptr_eq(&mapping.unit, unit));
         for mapping in wanted {
@@ -110,12 +110,12 @@ impl LunMap {
         *self.shared.read_only.lock().unwrap_or_else(PoisonError::into_inner) =
             wanted.iter().filter(|mapping| mapping.is_read_only).map(|mapping| mapping.lun).collect();
         let is_same = {
-            let mut seats = self.shared.units.write().unwrap_or_else(PoisonError::into_inner);
-            let arrivals = seats.arrivals();
-            seats.keep(|lun| wanted.iter().any(|mapping| mapping.lun == lun));
-            let has_kept_all = seats.iter().count() == old.len();
-            wanted.iter().for_each(|mapping| drop(seats.put(mapping.lun, Arc::clone(&mapping.unit))));
-            has_kept_all && seats.arrivals() == arrivals
+            let mut units = self.shared.units.write().unwrap_or_else(PoisonError::into_inner);
+            let arrivals = units.arrivals();
+            units.keep(|lun| wanted.iter().any(|mapping| mapping.lun == lun));
+            let has_kept_all = units.iter().count() == old.len();
+            wanted.iter().for_each(|mapping| drop(units.put(mapping.lun, Arc::clone(&mapping.unit))));
+            has_kept_all && units.arrivals() == arrivals
         };
         for (_, gone) in old.iter().filter(|(_, unit)| !is_wanted(unit)) {
             nexuses.iter().for_each(|nexus| gone.remove_nexus(nexus));
@@ -129,22 +129,22 @@ impl LunMap {
 
     /// The logical unit at `lun`.
     pub fn get(&self, lun: u64) -> Option<Arc<LogicalUnit>> {
-        self.units().get(lun).map(|seat| Arc::clone(&seat.unit))
+        self.units().get(lun).map(|mapped| Arc::clone(&mapped.unit))
     }
 
     /// The logical unit at `lun`, for [`execute_at`](Self::execute_at).
-    pub fn seat(&self, lun: u64) -> Option<Seat> {
+    pub fn mapped(&self, lun: u64) -> Option<MappedUnit> {
         self.units().get(lun).cloned()
     }
 
-    /// How many units have come under a number so far ([`Seat::arrival`]).
+    /// How many units have come under a number so far ([`MappedUnit::arrival`]).
     pub fn arrivals(&self) -> u64 {
         self.units().arrivals()
     }
 
     /// The arrivals of all units that are there.
     pub fn arrivals_here(&self) -> Vec<u64> {
-        self.units().iter().map(|(_, seat)| seat.arrival()).collect()
+        self.units().iter().map(|(_, mapped)| mapped.arrival()).collect()
     }
 
     /// The LUNs that have a unit, ascending.
@@ -158,7 +158,7 @@ impl LunMap {
         let mut nexuses = self.nexuses();
         nexuses.insert(nexus.clone());
         let read_only = self.shared.read_only.lock().unwrap_or_else(PoisonError::into_inner);
-        for (lun, seats::Seat { unit, .. }) in self.units().iter() {
+        for (lun, mapped_units::MappedUnit { unit, .. }) in self.units().iter() {
             unit.add_nexus(nexus);
             unit.protection.set(nexus, read_only.contains(&lun));
         }
@@ -191,24 +191,24 @@ impl LunMap {
 
     /// Runs one command. It is under way when this returns.
     pub fn execute(&self, nexus: &NexusId, lun: u64, command: Command) -> Execution {
-        self.execute_at(nexus, self.seat(lun).as_ref(), command)
+        self.execute_at(nexus, self.mapped(lun).as_ref(), command)
     }
 
     /// Runs one command for the unit that is at its LUN by now, or was a moment ago.
-    pub fn execute_at(&self, nexus: &NexusId, seat: Option<&Seat>, command: Command) -> Execution {
+    pub fn execute_at(&self, nexus: &NexusId, mapped: Option<&MappedUnit>, command: Command) -> Execution {
         if let Ok(Cdb::ReportLuns { select_report, allocation_length }) = command.cdb {
             return Execution::ready(self.report_luns(nexus, select_report, allocation_length));
         }
-        match seat {
-            Some(seat) => seat.unit.execute(nexus, command),
+        match mapped {
+            Some(mapped) => mapped.unit.execute(nexus, command),
             None => Execution::ready(absent(&command)),
         }
     }
 
     /// The answer to a command of `nexus` that was sent before its initiator could know of the unit there: its power-on
     /// is reported, and nothing done.
-    pub fn refuse_at(&self, nexus: &NexusId, seat: &Seat) -> Outcome {
-        seat.unit.attentions.forget(nexus, &Sense::POWER_ON_OR_RESET);
+    pub fn refuse_at(&self, nexus: &NexusId, mapped: &MappedUnit) -> Outcome {
+        mapped.unit.attentions.forget(nexus, &Sense::POWER_ON_OR_RESET);
         Outcome::check_condition(Sense::POWER_ON_OR_RESET)
     }
 
@@ -216,7 +216,7 @@ impl LunMap {
     /// there is one later, if the nexus belongs to a client.
     pub fn poll_message(&self, nexus: &NexusId, waker: &Waker) -> Option<(u64, Addressed)> {
         let shared = |unit: &LogicalUnit| unit.access.sharing()?.poll_message(nexus, waker);
-        self.units().iter().find_map(|(lun, seat)| Some((lun, shared(&seat.unit)?)))
+        self.units().iter().find_map(|(lun, mapped)| Some((lun, shared(&mapped.unit)?)))
     }
 
     /// Sends messages again that were not acknowledged: a connection of a nexus is lost, perhaps
@@ -317,7 +317,7 @@ impl LunMap {
     }
 
     fn tell_of_change(&self, nexuses: &BTreeSet<NexusId>, new: Option<u64>) {
-        for (lun, seats::Seat { unit, .. }) in self.units().iter().filter(|(lun, _)| Some(*lun) != new) {
+        for (lun, mapped_units::MappedUnit { unit, .. }) in self.units().iter().filter(|(lun, _)| Some(*lun) != new) {
             tracing::debug!(lun, "reported LUNs data has changed");
             nexuses.iter().for_each(|nexus| unit.attentions.establish_for(nexus, Sense::REPORTED_LUNS_CHANGED));
         }
@@ -327,7 +327,7 @@ impl LunMap {
         self.shared.nexuses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn units(&self) -> RwLockReadGuard<'_, seats::Seats<LogicalUnit>> {
+    fn units(&self) -> RwLockReadGuard<'_, mapped_units::MappedUnits<LogicalUnit>> {
         self.shared.units.read().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -21,6 +21,7 @@ use crate::device_watch::DeviceWatch;
 use crate::failure::{self, DeviceAccess, Failure};
 use crate::limits::{COPY_SMALL_PIECE_BYTES, TRANSFER_BYTES_MAX};
 use crate::lost_writes::LostWrites;
+use crate::mapped_units::MappedUnits;
 use crate::medium_state::MediumState;
 use crate::mode_state::ModeState;
 use crate::nexus::NexusId;
@@ -28,7 +29,6 @@ use crate::options::LogicalUnitOptions;
 use crate::protection::Protection;
 use crate::reservation::Reservations;
 use crate::sanitize_state::SanitizeState;
-use crate::seats::Seats;
 use crate::sharing::Sharing;
 use crate::task_set::{TaskSet, Ticket};
 
@@ -36,7 +36,7 @@ use crate::task_set::{TaskSet, Ticket};
 #[derive(Default)]
 pub(crate) struct LunTable {
     pub(crate) nexuses: Mutex<BTreeSet<NexusId>>,
-    pub(crate) units: RwLock<Seats<LogicalUnit>>,
+    pub(crate) units: RwLock<MappedUnits<LogicalUnit>>,
     /// LUNs that nexuses of the map may only read; changes only under `nexuses`.
     pub(crate) read_only: Mutex<BTreeSet<u64>>,
 }

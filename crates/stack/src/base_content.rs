@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::ErrorKind;
 use difference::Difference;
-use initiator::{ContentGuard, ContentId, Heard, RemoteLun, is_content_id};
+use initiator::{ContentAnswer, ContentGuard, ContentId, RemoteLun, is_content_id};
 
 use crate::error::{Error, Failure, Result};
 use crate::limits::NAMINGS_MAX;
@@ -40,12 +40,12 @@ const CANNOT_TELL: &str = "the target does not tell whether anybody changed the 
 
 /// What the target of a path says of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Answer {
     Id(ContentId),
     /// It has no id, or has lost it.
     NoId,
     /// The target cannot tell.
-    Nothing,
+    Unsupported,
 }
 
 /// The difference of the attachment `name`, at `place`.
@@ -69,22 +69,22 @@ impl BaseOf<'_> {
         for lun in remotes.member_luns().into_iter().flat_map(|member| member.luns) {
             paths.push((ask(&lun).await?, lun));
         }
-        let told: Vec<Told> = paths.iter().map(|(told, _)| *told).collect();
+        let told: Vec<Answer> = paths.iter().map(|(told, _)| *told).collect();
         let is_other = is_other(&known, &told);
         if is_other && !is_overwritten {
             return Err(self.refusal());
         }
-        let mut untold = told.contains(&Told::Nothing).then(|| CANNOT_TELL.to_owned());
-        for (told, lun) in paths.iter_mut().filter(|(told, _)| *told == Told::NoId) {
+        let mut untold = told.contains(&Answer::Unsupported).then(|| CANNOT_TELL.to_owned());
+        for (told, lun) in paths.iter_mut().filter(|(told, _)| *told == Answer::NoId) {
             match named(lun).await {
-                Ok(id) => *told = Told::Id(id),
+                Ok(id) => *told = Answer::Id(id),
                 Err(why) => _ = untold.get_or_insert(why),
             }
         }
         let mut silent = Vec::new();
         let mut ids: Vec<ContentId> = if is_other { Vec::new() } else { known.clone() };
         for (told, lun) in &paths {
-            let Told::Id(id) = *told else { continue };
+            let Answer::Id(id) = *told else { continue };
             silent.push(self.guard(lun, id));
             // It may have had another session since it was asked.
             if lun.content_id().await? != Some(id) {
@@ -139,9 +139,9 @@ impl BaseOf<'_> {
         let (difference, name) = (Arc::downgrade(self.difference), self.name.to_owned());
         let is_silent = Arc::<AtomicBool>::default();
         let telling = Arc::clone(&is_silent);
-        lun.guard_content(ContentGuard::new(id, move |heard| {
-            telling.store(heard == Heard::Nothing, Ordering::Relaxed);
-            if heard != Heard::Another {
+        lun.guard_content(ContentGuard::new(id, move |answer| {
+            telling.store(answer == ContentAnswer::Unsupported, Ordering::Relaxed);
+            if answer != ContentAnswer::Another {
                 return;
             }
             let context = format!(
@@ -190,10 +190,10 @@ impl Base {
     }
 }
 
-async fn ask(lun: &RemoteLun) -> Result<Told> {
+async fn ask(lun: &RemoteLun) -> Result<Answer> {
     match lun.content_id().await {
-        Ok(id) => Ok(id.map_or(Told::NoId, Told::Id)),
-        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Told::Nothing),
+        Ok(id) => Ok(id.map_or(Answer::NoId, Answer::Id)),
+        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Answer::Unsupported),
         Err(error) => Err(error.into()),
     }
 }
@@ -217,13 +217,13 @@ async fn named(lun: &RemoteLun) -> std::result::Result<ContentId, String> {
 
 /// Whether the content is another one than that with the `known` ids: a target that can tell has none
 /// of them, and one of them is nowhere any more.
-fn is_other(known: &[ContentId], told: &[Told]) -> bool {
-    let is_unknown = |told: &Told| match told {
-        Told::Id(id) => !known.contains(id),
-        Told::NoId => true,
-        Told::Nothing => false,
+fn is_other(known: &[ContentId], told: &[Answer]) -> bool {
+    let is_unknown = |told: &Answer| match told {
+        Answer::Id(id) => !known.contains(id),
+        Answer::NoId => true,
+        Answer::Unsupported => false,
     };
-    told.iter().any(is_unknown) && !known.iter().all(|id| told.contains(&Told::Id(*id)))
+    told.iter().any(is_unknown) && !known.iter().all(|id| told.contains(&Answer::Id(*id)))
 }
 
 #[cfg(test)]
@@ -455,21 +455,21 @@ mod tests {
     #[test]
     fn a_further_path_is_no_other_content_and_one_that_lost_its_id_is() {
         let [a, b, c] = [[1; 16], [2; 16], [3; 16]];
-        let is_other = |known: &[ContentId], told: &[Told]| is_other(known, told);
+        let is_other = |known: &[ContentId], told: &[Answer]| is_other(known, told);
         for (told, is_it) in [
-            (&[Told::Id(a)][..], false),
-            (&[Told::Id(a), Told::Id(b)], false),
-            (&[Told::Id(a), Told::NoId], false),
-            (&[Told::Nothing], false),
-            (&[Told::Id(b)], true),
-            (&[Told::NoId], true),
-            (&[Told::Nothing, Told::NoId], true),
+            (&[Answer::Id(a)][..], false),
+            (&[Answer::Id(a), Answer::Id(b)], false),
+            (&[Answer::Id(a), Answer::NoId], false),
+            (&[Answer::Unsupported], false),
+            (&[Answer::Id(b)], true),
+            (&[Answer::NoId], true),
+            (&[Answer::Unsupported, Answer::NoId], true),
         ] {
             assert_eq!(is_other(&[a], told), is_it, "{told:?}");
             assert!(!is_other(&[], told));
         }
-        assert!(!is_other(&[a, b], &[Told::Id(b)]), "by one of the paths");
-        assert!(is_other(&[a, b], &[Told::Id(a), Told::Id(c)]));
-        assert!(is_other(&[a, b], &[Told::Id(a), Told::NoId]));
+        assert!(!is_other(&[a, b], &[Answer::Id(b)]), "by one of the paths");
+        assert!(is_other(&[a, b], &[Answer::Id(a), Answer::Id(c)]));
+        assert!(is_other(&[a, b], &[Answer::Id(a), Answer::NoId]));
     }
 }

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use block::{Buffer, ByteRange, Device, Request};
 use cache::ConflictingChanges;
 use futures_util::future::join_all;
-use initiator::{ChangeGuard, Deciding, HeardChanges, RemoteLun, State};
+use initiator::{ChangeGuard, Deciding, RemoteLun, ReportedChanges, State};
 
 use crate::error::{Error, Failure, Result};
 use crate::freshness::Invalidate;
@@ -129,7 +129,7 @@ impl DirtyGuard {
                 let (by, stores, stripe) = (by.clone(), Arc::downgrade(&stores), member.stripe);
                 let others = member.luns.iter().filter(|other| !Arc::ptr_eq(other, lun));
                 let others: Vec<Weak<RemoteLun>> = others.map(Arc::downgrade).collect();
-                let check = move |mut heard: HeardChanges| -> Deciding {
+                let check = move |mut heard: ReportedChanges| -> Deciding {
                     let (by, stores, others) = (by.clone(), stores.clone(), others.clone());
                     Box::pin(async move {
                         // The target of this path was away, and that of another was not: what this host

@@ -16,7 +16,7 @@
 //! A session works in portions: a turn moves a bounded count of bytes, a poll ends after a bounded
 //! time, and then the runtime looks at all sockets and all other sessions before this one goes on.
 
-mod newcomers;
+mod new_units;
 mod sharing;
 mod units;
 mod wire;
@@ -55,7 +55,7 @@ use crate::tally::{Tally, failure_kind};
 use crate::target::{data_out_of, lun_number};
 use crate::turns::{Place, Turns};
 
-use self::newcomers::Refusal;
+use self::new_units::Refusal;
 use self::sharing::Sharing;
 use self::units::Units;
 use self::wire::{Exchange, Wire, send_last_words};
@@ -500,13 +500,13 @@ impl Session {
             attribute: command.attribute,
             task_tag: u64::from(command.task.initiator_task_tag.get()),
         };
-        let seat = units.luns.seat(lun);
-        let refusal = units.refuse((lun, seat.as_ref()), (ticket.task, &command.cdb), &mut self.protocol);
+        let mapped = units.luns.mapped(lun);
+        let refusal = units.refuse((lun, mapped.as_ref()), (ticket.task, &command.cdb), &mut self.protocol);
         if let Some(Refusal { outcome, news }) = refusal {
             self.answered_at = Some(self.complete_with_news(&ticket, outcome, news));
             return Cost::OfBytes;
         }
-        let mut execution = units.luns.execute_at(&units.nexus, seat.as_ref(), command);
+        let mut execution = units.luns.execute_at(&units.nexus, mapped.as_ref(), command);
         let outcome = execution.try_take();
         let cost = match ticket.traffic {
             _ if class.is_some_and(|class| class.reads_what_it_writes) => Cost::Unknown,
@@ -527,8 +527,8 @@ impl Session {
     fn is_refused_later(&mut self, held: &protocol::HeldData) -> bool {
         let Some(units) = &mut self.units else { return false };
         let lun = lun_number(held.lun);
-        let seat = units.luns.seat(lun);
-        seat.is_some_and(|seat| units.newcomers.is_stranger(lun, &seat, held.task, &mut self.protocol))
+        let mapped = units.luns.mapped(lun);
+        mapped.is_some_and(|mapped| units.new_units.is_unknown(lun, &mapped, held.task, &mut self.protocol))
     }
 
     /// Sense data in the format the logical unit is set to.
@@ -542,7 +542,7 @@ impl Session {
         self.complete_with_news(ticket, outcome, Vec::new())
     }
 
-    /// The same, with news that the response brings ([`newcomers`]).
+    /// The same, with news that the response brings ([`new_units`]).
     fn complete_with_news(&mut self, ticket: &Ticket, outcome: Outcome, news: Vec<u64>) -> Instant {
         let now = self.server.clock.now();
         let bytes = match ticket.traffic {

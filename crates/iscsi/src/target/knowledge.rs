@@ -1,7 +1,7 @@
 //! What the initiator knows of the news that responses brought it, by the order of its commands.
 //!
 //! ```text
-//!  response with news ──► sent ──acknowledged by a request──► heard ──turn of that request──► known from a place on
+//!  response with news ──► sent ──ExpStatSN of a request──► acknowledged ──turn of that request──► known from a place on
 //! ```
 //!
 //! A command knows of news if the initiator had them when it sent the command: the request that acknowledges their
@@ -26,7 +26,7 @@ pub(super) struct Knowledge {
     /// News of responses that are not acknowledged, by connection and StatSN.
     sent: VecDeque<(LinkId, Serial32, u64)>,
     /// News that are known from this CmdSN on, of which no command has had its turn.
-    heard: Vec<(Serial32, u64)>,
+    acknowledged: Vec<(Serial32, u64)>,
     /// News and the place of the first command that knows of them.
     known: VecDeque<(u64, u64)>,
     place_next: u64,
@@ -34,14 +34,14 @@ pub(super) struct Knowledge {
 
 impl Knowledge {
     pub(super) fn new() -> Self {
-        Self { sent: VecDeque::new(), heard: Vec::new(), known: VecDeque::new(), place_next: NO_PLACE + 1 }
+        Self { sent: VecDeque::new(), acknowledged: Vec::new(), known: VecDeque::new(), place_next: NO_PLACE + 1 }
     }
 
     /// Notes that the response with this number brings news. Those that were told before on this connection are known
     /// with the first response.
-    pub(super) fn tell(&mut self, at: LinkId, stat_sn: Serial32, news: u64) {
+    pub(super) fn report(&mut self, at: LinkId, stat_sn: Serial32, news: u64) {
         let is_under_way = self.sent.iter().any(|(link, _, told)| (*link, *told) == (at, news));
-        if is_under_way || self.heard.iter().any(|(_, told)| *told == news) {
+        if is_under_way || self.acknowledged.iter().any(|(_, told)| *told == news) {
             return;
         }
         if self.sent.len() == NEWS_MAX {
@@ -57,20 +57,20 @@ impl Knowledge {
 
     /// Notes that a request acknowledges the responses before `exp_stat_sn`; the initiator numbered what has `from` or
     /// a later number after it had them.
-    pub(super) fn hear(&mut self, at: LinkId, exp_stat_sn: Serial32, from: Serial32) {
-        let Self { sent, heard, .. } = self;
+    pub(super) fn acknowledge(&mut self, at: LinkId, exp_stat_sn: Serial32, from: Serial32) {
+        let Self { sent, acknowledged, .. } = self;
         sent.retain(|(link, stat_sn, news)| {
-            let is_heard = *link == at && stat_sn.is_before(exp_stat_sn);
-            if is_heard && heard.iter().all(|(_, told)| told != news) {
-                heard.push((from, *news));
+            let is_acknowledged = *link == at && stat_sn.is_before(exp_stat_sn);
+            if is_acknowledged && acknowledged.iter().all(|(_, told)| told != news) {
+                acknowledged.push((from, *news));
             }
-            !is_heard
+            !is_acknowledged
         });
     }
 
     /// The place of a command whose turn has come, after all with lower numbers.
     pub(super) fn place_of(&mut self, cmd_sn: Serial32) -> u64 {
-        if !self.heard.is_empty() {
+        if !self.acknowledged.is_empty() {
             self.settle(cmd_sn);
         }
         self.place_next += 1;
@@ -84,8 +84,8 @@ impl Knowledge {
     }
 
     fn settle(&mut self, cmd_sn: Serial32) {
-        let Self { heard, known, place_next, .. } = self;
-        heard.retain(|(from, news)| {
+        let Self { acknowledged, known, place_next, .. } = self;
+        acknowledged.retain(|(from, news)| {
             let is_known = !from.is_after(cmd_sn);
             if is_known {
                 if known.len() == NEWS_MAX {
@@ -103,8 +103,8 @@ impl Knowledge {
     }
 
     /// Whether the initiator has acknowledged these news.
-    pub(super) fn is_heard(&self, news: u64) -> bool {
-        self.heard.iter().any(|(_, heard)| *heard == news) || self.known_from(news).is_some()
+    pub(super) fn is_acknowledged(&self, news: u64) -> bool {
+        self.acknowledged.iter().any(|(_, acknowledged)| *acknowledged == news) || self.known_from(news).is_some()
     }
 
     pub(super) fn forget(&mut self, news: u64) {
@@ -122,7 +122,7 @@ mod tests {
 
     fn told() -> Knowledge {
         let mut knowledge = Knowledge::new();
-        knowledge.tell(AT, Serial32(20), NEWS);
+        knowledge.report(AT, Serial32(20), NEWS);
         knowledge
     }
 
@@ -134,10 +134,10 @@ mod tests {
     fn what_was_numbered_before_the_news_were_acknowledged_does_not_know_of_them() {
         let mut knowledge = told();
         let earlier = knowledge.place_of(Serial32(10));
-        knowledge.hear(AT, Serial32(20), Serial32(11));
-        knowledge.hear(LinkId(2), Serial32(30), Serial32(11));
+        knowledge.acknowledge(AT, Serial32(20), Serial32(11));
+        knowledge.acknowledge(LinkId(2), Serial32(30), Serial32(11));
         assert!(knowledge.is_expecting(), "the responses before it, or those of another connection, say nothing");
-        knowledge.hear(AT, Serial32(21), Serial32(12));
+        knowledge.acknowledge(AT, Serial32(21), Serial32(12));
         let between = knowledge.place_of(Serial32(11));
         let late = knowledge.place_of_immediate(Serial32(11), Serial32(12));
         let later = knowledge.place_of(Serial32(12));
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn an_immediate_command_knows_what_the_next_one_in_order_would_know() {
         let mut knowledge = told();
-        knowledge.hear(AT, Serial32(21), Serial32(12));
+        knowledge.acknowledge(AT, Serial32(21), Serial32(12));
         let early = knowledge.place_of_immediate(Serial32(12), Serial32(11));
         let behind = knowledge.place_of(Serial32(11));
         let immediate = knowledge.place_of_immediate(Serial32(12), Serial32(12));
@@ -160,9 +160,9 @@ mod tests {
     #[test]
     fn news_whose_connection_is_lost_are_told_again_on_another() {
         let mut knowledge = told();
-        knowledge.tell(LinkId(2), Serial32(5), NEWS);
-        knowledge.tell(LinkId(2), Serial32(6), NEWS);
-        knowledge.hear(LinkId(2), Serial32(6), Serial32(3));
+        knowledge.report(LinkId(2), Serial32(5), NEWS);
+        knowledge.report(LinkId(2), Serial32(6), NEWS);
+        knowledge.acknowledge(LinkId(2), Serial32(6), Serial32(3));
         let place = knowledge.place_of(Serial32(3));
         assert!(knows(&knowledge, place), "the first response on a connection counts");
         knowledge.forget(NEWS);
@@ -173,11 +173,11 @@ mod tests {
     fn news_without_end_take_no_more_than_their_room() {
         let mut knowledge = Knowledge::new();
         for news in 0..2 * NEWS_MAX as u64 {
-            knowledge.tell(AT, Serial32(news as u32), news);
+            knowledge.report(AT, Serial32(news as u32), news);
         }
         assert_eq!(knowledge.sent.len(), NEWS_MAX);
-        knowledge.hear(AT, Serial32(1000), Serial32(1));
+        knowledge.acknowledge(AT, Serial32(1000), Serial32(1));
         knowledge.place_of(Serial32(1));
-        assert_eq!((knowledge.known.len(), knowledge.heard.len()), (NEWS_MAX, 0));
+        assert_eq!((knowledge.known.len(), knowledge.acknowledged.len()), (NEWS_MAX, 0));
     }
 }

@@ -388,7 +388,7 @@ impl Session {
 
     /// Whether the initiator has acknowledged these news.
     pub fn has_acknowledged(&self, news: u64) -> bool {
-        self.commands.set.knowledge.is_heard(news)
+        self.commands.set.knowledge.is_acknowledged(news)
     }
 
     /// Forgets these news once every task knows of them, and so all that come. Returns whether that is so.

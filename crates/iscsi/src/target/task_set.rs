@@ -147,7 +147,7 @@ impl TaskSet {
     /// it was sent before, whatever its number.
     pub(super) fn hear(&mut self, at: LinkId, exp_stat_sn: Serial32, cmd_sn: Serial32) {
         let end = self.window.end();
-        self.knowledge.hear(at, exp_stat_sn, if cmd_sn.is_before(end) { end } else { cmd_sn });
+        self.knowledge.acknowledge(at, exp_stat_sn, if cmd_sn.is_before(end) { end } else { cmd_sn });
     }
 
     /// Whether the initiator knew of these news when it sent a task.

@@ -7,7 +7,7 @@
 use std::sync::{Arc, OnceLock};
 
 use block::{Error, ErrorKind};
-use initiator::{ChangeGuard, Deciding, HeardChanges};
+use initiator::{ChangeGuard, Deciding, ReportedChanges};
 use uuid::Uuid;
 
 use crate::caches::{Caches, LunRecord, MarkRecord};
@@ -51,7 +51,7 @@ impl MountMark {
                 continue;
             }
             let name = name.to_owned();
-            let check = move |_: HeardChanges| -> Deciding {
+            let check = move |_: ReportedChanges| -> Deciding {
                 let context = format!(
                     "others changed the logical unit while it was out of reach (or its file was moved, restored, or \
                      changed while the target did not run): the file system of \"{name}\" is another one by now, and \

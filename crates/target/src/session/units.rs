@@ -6,38 +6,38 @@ use std::sync::Arc;
 use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 use iscsi::target as protocol;
 use iscsi::target::TaskId;
-use logical_unit::{LunMap, NexusId, Seat};
+use logical_unit::{LunMap, MappedUnit, NexusId};
 use scsi::{Cdb, CdbError};
 
 use crate::shared::Shared;
 use crate::tally::Tally;
 use crate::target::lun_number;
 
-use super::newcomers::{Newcomers, Refusal};
+use super::new_units::{NewUnits, Refusal};
 
 pub(super) struct Units {
     pub(super) target_name: String,
     pub(super) luns: LunMap,
     pub(super) nexus: NexusId,
     pub(super) tallies: BTreeMap<u64, Arc<Tally>>,
-    pub(super) newcomers: Newcomers,
+    pub(super) new_units: NewUnits,
 }
 
 impl Units {
     /// The units that a map has at the beginning of a session.
     pub(super) fn new(target_name: String, luns: LunMap, nexus: NexusId) -> Self {
-        let newcomers = Newcomers::new(&luns);
-        Self { target_name, luns, nexus, tallies: BTreeMap::new(), newcomers }
+        let new_units = NewUnits::new(&luns);
+        Self { target_name, luns, nexus, tallies: BTreeMap::new(), new_units }
     }
 
     /// Refuses a command for a unit that came after it was sent.
     pub(super) fn refuse(
         &mut self,
-        (lun, seat): (u64, Option<&Seat>),
+        (lun, mapped): (u64, Option<&MappedUnit>),
         command: (TaskId, &Result<Cdb, CdbError>),
         protocol: &mut protocol::Session,
     ) -> Option<Refusal> {
-        self.newcomers.refuse((&self.luns, &self.nexus), (lun, seat?), command, protocol)
+        self.new_units.refuse((&self.luns, &self.nexus), (lun, mapped?), command, protocol)
     }
 
     /// The functions of RFC 7144 that concern the nexus as a whole, which logical units do not
@@ -51,8 +51,8 @@ impl Units {
         match function {
             TaskManagementFunction::ClearTaskSet | TaskManagementFunction::LogicalUnitReset => {
                 let lun = lun_number(lun);
-                let is_new = |seat: &Seat| self.newcomers.is_unheard_of(lun, seat, protocol);
-                let is_another = self.luns.seat(lun).is_some_and(|seat| is_new(&seat));
+                let is_new = |mapped: &MappedUnit| self.new_units.is_unheard_of(lun, mapped, protocol);
+                let is_another = self.luns.mapped(lun).is_some_and(|mapped| is_new(&mapped));
                 is_another.then_some(TaskManagementOutcome::LunDoesNotExist)
             }
             TaskManagementFunction::NexusReset => {

@@ -377,7 +377,7 @@ impl Commands {
     fn note_news(&mut self, task: &Task, news: &[u64], nexus: &mut Nexus) {
         for &news in news {
             if let Some(link) = live(&mut nexus.links, task.link) {
-                self.set.knowledge.tell(task.link, link.stat_sn, news);
+                self.set.knowledge.report(task.link, link.stat_sn, news);
             }
         }
     }

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 
 use iscsi::target as protocol;
 use iscsi::target::TaskId;
-use logical_unit::{LunMap, NexusId, Outcome, Seat};
+use logical_unit::{LunMap, MappedUnit, NexusId, Outcome};
 use scsi::{Cdb, CdbError, Sense};
 
 /// What the initiator of a session knows of the units that came.
-pub(super) struct Newcomers {
+pub(super) struct NewUnits {
     /// The arrivals before the session.
     arrivals_before: u64,
     /// Arrivals of which all commands know by now, by LUN.
@@ -26,7 +26,7 @@ pub(super) struct Refusal {
     pub(super) news: Vec<u64>,
 }
 
-impl Newcomers {
+impl NewUnits {
     pub(super) fn new(luns: &LunMap) -> Self {
         Self { arrivals_before: luns.arrivals(), met: BTreeMap::new() }
     }
@@ -36,17 +36,17 @@ impl Newcomers {
     pub(super) fn refuse(
         &mut self,
         (luns, nexus): (&LunMap, &NexusId),
-        (lun, seat): (u64, &Seat),
+        (lun, mapped): (u64, &MappedUnit),
         (task, cdb): (TaskId, &Result<Cdb, CdbError>),
         protocol: &mut protocol::Session,
     ) -> Option<Refusal> {
         // Almost every session sees the same units from its beginning to its end.
         let is_copy = matches!(cdb, Ok(Cdb::ExtendedCopy { .. })) && luns.arrivals() > self.arrivals_before;
-        if seat.arrival() <= self.arrivals_before && !is_copy {
+        if mapped.arrival() <= self.arrivals_before && !is_copy {
             return None;
         }
-        if self.is_stranger(lun, seat, task, protocol) && !cdb.is_ok_and(|cdb| cdb.exemption().from_attention) {
-            return Some(Refusal { outcome: luns.refuse_at(nexus, seat), news: vec![seat.arrival()] });
+        if self.is_unknown(lun, mapped, task, protocol) && !cdb.is_ok_and(|cdb| cdb.exemption().from_attention) {
+            return Some(Refusal { outcome: luns.refuse_at(nexus, mapped), news: vec![mapped.arrival()] });
         }
         let is_new = |arrival: &u64| {
             *arrival > self.arrivals_before
@@ -60,14 +60,14 @@ impl Newcomers {
     }
 
     /// Whether the initiator may not have known of this unit when it sent a task.
-    pub(super) fn is_stranger(
+    pub(super) fn is_unknown(
         &mut self,
         lun: u64,
-        seat: &Seat,
+        mapped: &MappedUnit,
         task: TaskId,
         protocol: &mut protocol::Session,
     ) -> bool {
-        let arrival = seat.arrival();
+        let arrival = mapped.arrival();
         if arrival <= self.arrivals_before || self.met.get(&lun) == Some(&arrival) {
             return false;
         }
@@ -81,8 +81,8 @@ impl Newcomers {
     }
 
     /// Whether the initiator has not said yet that it knows of the unit at a LUN.
-    pub(super) fn is_unheard_of(&self, lun: u64, seat: &Seat, protocol: &protocol::Session) -> bool {
-        let arrival = seat.arrival();
+    pub(super) fn is_unheard_of(&self, lun: u64, mapped: &MappedUnit, protocol: &protocol::Session) -> bool {
+        let arrival = mapped.arrival();
         arrival > self.arrivals_before && self.met.get(&lun) != Some(&arrival) && !protocol.has_acknowledged(arrival)
     }
 }

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A logical unit under its LUN.
-pub struct Seat<T> {
+pub struct MappedUnit<T> {
     pub(crate) unit: Arc<T>,
     arrival: u64,
 }
 
-impl<T> Clone for Seat<T> {
+impl<T> Clone for MappedUnit<T> {
     fn clone(&self) -> Self {
         Self { unit: Arc::clone(&self.unit), arrival: self.arrival }
     }
 }
 
-impl<T> Seat<T> {
+impl<T> MappedUnit<T> {
     /// Counts the arrivals in the map up to that of this unit under its number: another one, or the same once more, has
     /// another.
     pub fn arrival(&self) -> u64 {
@@ -24,29 +24,29 @@ impl<T> Seat<T> {
 }
 
 /// The units of a map by LUN.
-pub(crate) struct Seats<T> {
-    by_lun: BTreeMap<u64, Seat<T>>,
+pub(crate) struct MappedUnits<T> {
+    by_lun: BTreeMap<u64, MappedUnit<T>>,
     arrivals: u64,
 }
 
-impl<T> Default for Seats<T> {
+impl<T> Default for MappedUnits<T> {
     fn default() -> Self {
         Self { by_lun: BTreeMap::new(), arrivals: 0 }
     }
 }
 
-impl<T> Seats<T> {
-    pub(crate) fn get(&self, lun: u64) -> Option<&Seat<T>> {
+impl<T> MappedUnits<T> {
+    pub(crate) fn get(&self, lun: u64) -> Option<&MappedUnit<T>> {
         self.by_lun.get(&lun)
     }
 
     pub(crate) fn units(&self) -> impl Iterator<Item = &Arc<T>> {
-        self.by_lun.values().map(|seat| &seat.unit)
+        self.by_lun.values().map(|mapped| &mapped.unit)
     }
 
     /// Ascending by LUN.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Seat<T>)> {
-        self.by_lun.iter().map(|(lun, seat)| (*lun, seat))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &MappedUnit<T>)> {
+        self.by_lun.iter().map(|(lun, mapped)| (*lun, mapped))
     }
 
     /// How many units have come under a number so far.
@@ -56,15 +56,15 @@ impl<T> Seats<T> {
 
     /// Puts a unit under a number. One that is there already stays; another one goes, and is returned.
     pub(crate) fn put(&mut self, lun: u64, unit: Arc<T>) -> Option<Arc<T>> {
-        if self.by_lun.get(&lun).is_some_and(|seat| Arc::ptr_eq(&seat.unit, &unit)) {
+        if self.by_lun.get(&lun).is_some_and(|mapped| Arc::ptr_eq(&mapped.unit, &unit)) {
             return None;
         }
         self.arrivals += 1;
-        self.by_lun.insert(lun, Seat { unit, arrival: self.arrivals }).map(|seat| seat.unit)
+        self.by_lun.insert(lun, MappedUnit { unit, arrival: self.arrivals }).map(|mapped| mapped.unit)
     }
 
     pub(crate) fn take(&mut self, lun: u64) -> Option<Arc<T>> {
-        self.by_lun.remove(&lun).map(|seat| seat.unit)
+        self.by_lun.remove(&lun).map(|mapped| mapped.unit)
     }
 
     /// Keeps only the numbers of which `is_wanted` is true.
@@ -79,16 +79,17 @@ mod tests {
 
     #[test]
     fn every_arrival_has_a_number_and_who_stays_keeps_it() {
-        let mut seats = Seats::default();
+        let mut units = MappedUnits::default();
         let (first, second) = (Arc::new(1), Arc::new(2));
-        seats.put(0, Arc::clone(&first));
-        seats.put(5, Arc::clone(&second));
-        assert!(seats.put(0, Arc::clone(&first)).is_none(), "it is there");
-        let arrivals = |seats: &Seats<i32>| seats.iter().map(|(lun, seat)| (lun, seat.arrival())).collect::<Vec<_>>();
-        assert_eq!(arrivals(&seats), [(0, 1), (5, 2)]);
-        seats.keep(|lun| lun == 5);
-        seats.put(0, Arc::clone(&first));
-        assert_eq!(seats.put(5, first), Some(second), "it comes in its place");
-        assert_eq!((arrivals(&seats), seats.arrivals()), (vec![(0, 3), (5, 4)], 4));
+        units.put(0, Arc::clone(&first));
+        units.put(5, Arc::clone(&second));
+        assert!(units.put(0, Arc::clone(&first)).is_none(), "it is there");
+        let arrivals =
+            |units: &MappedUnits<i32>| units.iter().map(|(lun, mapped)| (lun, mapped.arrival())).collect::<Vec<_>>();
+        assert_eq!(arrivals(&units), [(0, 1), (5, 2)]);
+        units.keep(|lun| lun == 5);
+        units.put(0, Arc::clone(&first));
+        assert_eq!(units.put(5, first), Some(second), "it comes in its place");
+        assert_eq!((arrivals(&units), units.arrivals()), (vec![(0, 3), (5, 4)], 4));
     }
 }

@@ -27,7 +27,6 @@ use base::buffer::{Acquire, Buffer};
 use block::layer::submitter::SubmitterLayer;
 use block::losses::LossReader;
 use block::{Error, SharedDevice};
-use futures_util::stream::{FuturesUnordered, StreamExt};
 use nbd::Command;
 use nbd::server::{Event, Reply, Server, Ticket, TlsPolicy};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -41,6 +40,7 @@ use crate::flushes::Flushes;
 use crate::handshake_turn::HandshakeTurn;
 use crate::handshakes::Handshake;
 use crate::holdings::{AwaitedPlace, Holdings};
+use crate::in_flight::InFlight;
 use crate::limits::{
     BYTES_IN_FLIGHT_MAX, HANDSHAKE_TIME_MAX, REQUESTS_IN_FLIGHT_MAX, SHUTDOWN_TIME_MAX, SLICES_PER_WRITE_MAX,
     TURN_BYTES, TURN_BYTES_BESIDE_LIGHT, TURN_BYTES_HANDSHAKE, TURN_REFUSED_BYTES, TURN_REQUEST_BYTES,
@@ -68,7 +68,7 @@ pub(crate) struct Connection<S> {
     /// Whether a new size is reported to the client.
     follows_size: bool,
     server: Server,
-    running: FuturesUnordered<Running>,
+    running: InFlight<Running>,
     /// `None` during the handshake: who has not finished it is no client yet, and asks for no report.
     flushes: Option<Flushes>,
     work_share: WorkShare,
@@ -162,7 +162,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             open,
             follows_size: false,
             server,
-            running: FuturesUnordered::new(),
+            running: InFlight::default(),
             work_share: WorkShare::default(),
             turns,
             turn_bytes: 0,
@@ -280,7 +280,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Answers the requests that the device has finished.
     fn collect_finished(&mut self, context: &mut Context<'_>) -> bool {
         let mut has_progressed = false;
-        while let Poll::Ready(Some(finished)) = self.running.poll_next_unpin(context) {
+        while let Poll::Ready(Some(finished)) = self.running.poll_ended(context) {
             self.finish(finished);
             has_progressed = true;
         }

@@ -31,6 +31,7 @@ pub mod fuse;
 mod handshake_turn;
 mod handshakes;
 mod holdings;
+mod in_flight;
 pub mod kernel;
 mod kind_counters;
 pub mod limits;

@@ -15,11 +15,17 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// Whether `deadline` has come. If not, the task is woken at it, or before.
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>, clock: &dyn Clock, deadline: Option<Instant>) -> bool {
+    /// Whether `deadline` has come at `now`, a moment ago. If not, the task is woken at it, or before.
+    pub(crate) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        clock: &dyn Clock,
+        mut now: Instant,
+        deadline: Option<Instant>,
+    ) -> bool {
         let Some(deadline) = deadline else { return false };
         loop {
-            if deadline <= clock.now() {
+            if deadline <= now {
                 return true;
             }
             let is_armed_in_time = self.armed.as_ref().is_some_and(|(at, _)| *at <= deadline);
@@ -29,7 +35,7 @@ impl Alarm {
             let Some((_, sleep)) = &mut self.armed else { return false };
             match sleep.as_mut().poll(context) {
                 Poll::Pending => return false,
-                Poll::Ready(()) => self.armed = None,
+                Poll::Ready(()) => (self.armed, now) = (None, clock.now()),
             }
         }
     }
@@ -44,7 +50,7 @@ pub(crate) async fn within<T>(clock: &Arc<dyn Clock>, limit: Duration, future: i
         if let Poll::Ready(output) = future.as_mut().poll(context) {
             return Poll::Ready(Some(output));
         }
-        if alarm.poll(context, &**clock, Some(deadline)) { Poll::Ready(None) } else { Poll::Pending }
+        if alarm.poll(context, &**clock, clock.now(), Some(deadline)) { Poll::Ready(None) } else { Poll::Pending }
     })
     .await
 }

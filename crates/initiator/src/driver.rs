@@ -428,7 +428,7 @@ impl Runner {
             if shared.is_closing() {
                 return Poll::Ready(Err(End::Closed));
             }
-            if alarm.poll(context, &*options.clock, Some(fail_at)) {
+            if alarm.poll(context, &*options.clock, options.clock.now(), Some(fail_at)) {
                 start_failing(engine, shared, options);
             }
             if shared.take_reconnect_request() {

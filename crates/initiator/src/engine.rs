@@ -240,7 +240,7 @@ impl Engine {
         let sharing = self.sharing.next_deadline();
         let overdue_from = self.next_overdue().map(|(_, from)| from);
         let deadlines = self.jobs.next_deadline().into_iter().chain(replay_from).chain(sharing).chain(overdue_from);
-        self.alarm.poll(context, &*self.options.clock, deadlines.min())
+        self.alarm.poll(context, &*self.options.clock, now, deadlines.min())
     }
 
     /// Takes requests in while there is no session. The task is woken by the next.
@@ -275,7 +275,7 @@ impl Engine {
                 self.fail(order, error);
             }
             let deadlines = self.next_held_up().into_iter().chain(self.next_overdue()).map(|(_, from)| from);
-            if !self.alarm.poll(context, &*self.options.clock, deadlines.min()) {
+            if !self.alarm.poll(context, &*self.options.clock, now, deadlines.min()) {
                 break;
             }
         }

@@ -88,7 +88,7 @@ impl Growth {
     /// Whether no connection is being opened, and the wait after a failure is over.
     pub(crate) fn is_idle(&mut self, context: &mut Context<'_>) -> bool {
         let Some(not_before) = self.not_before else { return self.opening.is_none() };
-        let is_over = self.alarm.poll(context, &*self.options.clock, Some(not_before));
+        let is_over = self.alarm.poll(context, &*self.options.clock, self.options.clock.now(), Some(not_before));
         is_over && self.opening.is_none()
     }
 

@@ -154,3 +154,7 @@ pub const LOCKS_ASKED_MAX: usize = 16;
 /// Wait before a request for locks is sent again, if the target could not answer it: it has just
 /// started, or a table is full.
 pub const LOCK_RETRY_TIME: Duration = Duration::from_secs(1);
+
+/// Times in a row that bytes move over a session's connections before its deadlines are looked at: a peer that sends
+/// without end must not keep them from being met.
+pub const MOVES_MAX: u32 = 16;

@@ -27,7 +27,7 @@ use crate::alarm::{Alarm, within};
 use crate::connector::Connector;
 use crate::error::LinkError;
 use crate::growth::{Growth, Opened};
-use crate::limits::{LOGOUT_TIMEOUT, REDIRECTIONS_MAX};
+use crate::limits::{LOGOUT_TIMEOUT, MOVES_MAX, REDIRECTIONS_MAX};
 use crate::options::InitiatorOptions;
 use crate::recovery::Recoveries;
 use crate::wire::{Counters, Role, Wire};
@@ -46,6 +46,8 @@ pub(crate) struct Link {
     pub(crate) heard: Vec<Sense>,
     /// Whether its streams are polled without the runtime while nothing moves.
     pub(crate) is_looking: bool,
+    /// Times in a row that bytes moved, with deadlines and the count of connections left for later.
+    moves: u32,
     growth: Growth,
     recoveries: Recoveries,
     clock: Arc<dyn Clock>,
@@ -100,6 +102,7 @@ impl Link {
             heard: Vec::new(),
             growth: Growth::new(options, connector, isid, portal.clone(), wanted),
             is_looking: false,
+            moves: 0,
             recoveries: Recoveries::default(),
             clock,
             alarm: Alarm::default(),
@@ -239,10 +242,16 @@ impl Link {
                 Err(error) => return Err(error),
             }
         }
+        // The caller comes again at once. In a flood that never ends, what follows has its turn, too.
+        if has_progressed && self.moves < MOVES_MAX {
+            self.moves += 1;
+            return Ok(true);
+        }
+        self.moves = 0;
         has_progressed |= self.recover(now)?;
         let deadlines = self.wires.iter().filter_map(|wire| wire.connection.poll_timeout(&self.session));
         let deadline = deadlines.chain(self.recoveries.deadline()).min();
-        if self.alarm.poll(context, &*self.clock, deadline) {
+        if self.alarm.poll(context, &*self.clock, now, deadline) {
             self.handle_timeouts()?;
             has_progressed = true;
         }

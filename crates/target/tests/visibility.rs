@@ -8,6 +8,7 @@ use base::serial::Serial32;
 use block::Identity;
 use block::memory::MemoryDevice;
 use iscsi::chap::{Credentials, Secret};
+use iscsi::limits::NEWS_MAX;
 use iscsi::pdu::*;
 use iscsi::target::{AccessRule, Authentication, NamePattern, TargetPortal};
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, NexusId};
@@ -243,4 +244,36 @@ async fn copies_reach_what_a_reload_left_and_brought() {
     assert_eq!(client.copy([names[0], names[2]]).await, (6, 0x3f, 0x0e), "it may not know yet what came");
     assert_eq!(client.copy([names[0], names[2]]).await, (0, 0, 0));
     assert_eq!(client.copy([names[0], names[1]]).await, UNREACHABLE);
+}
+
+/// More units than a session remembers news of: a copy is refused once, however many came.
+#[tokio::test]
+async fn a_copy_is_told_once_of_however_many_units_came() {
+    let first = three_units();
+    let names = [0, 1].map(|lun| naa(&first.luns, lun));
+    let server = TargetServer::new(vec![first.clone()], TargetServerOptions::default());
+    let (mut client, _) = connect(&server);
+    client.log_in(1).await;
+    client.settle().await;
+    let with_more = |count: u64, from: u64| {
+        let again = LunMap::new();
+        (0..3).for_each(|lun| again.insert(lun, first.luns.get(lun).expect("it is there")));
+        (0..count).for_each(|lun| {
+            let identity = Identity { target: NAME.to_owned(), unit: format!("{}", from + lun), serial: String::new() };
+            let device = Arc::new(MemoryDevice::new(1 << 16, identity));
+            again.insert(3 + lun, LogicalUnit::new(device, LogicalUnitOptions::default()));
+        });
+        Target::new(NAME, again)
+    };
+    let changed = (6, 0x3f, 0x0e);
+    server.set_targets(vec![with_more(NEWS_MAX as u64 + 1, 3)]);
+    client.settle().await;
+    assert_eq!(client.copy(names).await, changed);
+    assert_eq!(client.copy(names).await, (0, 0, 0));
+    // Others in their places.
+    server.set_targets(vec![with_more(NEWS_MAX as u64 + 1, 1000)]);
+    client.settle().await;
+    assert_eq!(client.copy(names).await, changed);
+    assert_eq!(client.copy(names).await, (0, 0, 0));
+    assert_eq!(client.copy(names).await, (0, 0, 0));
 }

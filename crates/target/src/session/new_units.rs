@@ -18,7 +18,13 @@ pub(super) struct NewUnits {
     arrivals_before: u64,
     /// Arrivals of which all commands know by now, by LUN.
     met: BTreeMap<u64, u64>,
+    /// The arrivals up to which the last copy that was refused told that the list of units has changed.
+    told_by_copy: Option<u64>,
 }
+
+/// Marks news as those of a copy: that the list of units has changed up to an arrival, and not that one unit came. One
+/// number stands for all, so that units without end cost no more than one.
+const OF_COPIES: u64 = 1 << 63;
 
 /// The answer to a command that was not sent to the unit that is there, and of which units it tells.
 pub(super) struct Refusal {
@@ -28,7 +34,7 @@ pub(super) struct Refusal {
 
 impl NewUnits {
     pub(super) fn new(luns: &LunMap) -> Self {
-        Self { arrivals_before: luns.arrivals(), met: BTreeMap::new() }
+        Self { arrivals_before: luns.arrivals(), met: BTreeMap::new(), told_by_copy: None }
     }
 
     /// Refuses a command for a unit that came after it was sent. Those that a unit attention lets pass as well only
@@ -48,15 +54,25 @@ impl NewUnits {
         if self.is_unknown(lun, mapped, task, protocol) && !cdb.is_ok_and(|cdb| cdb.exemption().from_attention) {
             return Some(Refusal { outcome: luns.refuse_at(nexus, mapped), news: vec![mapped.arrival()] });
         }
+        if !is_copy || !self.may_name_unknown(luns, task, protocol) {
+            return None;
+        }
+        let arrivals = luns.arrivals();
+        self.told_by_copy = Some(arrivals);
+        let outcome = Outcome::check_condition(Sense::REPORTED_LUNS_CHANGED);
+        Some(Refusal { outcome, news: vec![OF_COPIES | arrivals] })
+    }
+
+    /// Whether a copy may have been sent before its initiator knew of all units that are here.
+    fn may_name_unknown(&mut self, luns: &LunMap, task: TaskId, protocol: &protocol::Session) -> bool {
+        let told = self.told_by_copy.filter(|told| protocol.knows(task, OF_COPIES | told));
+        let known_through = told.unwrap_or(0).max(self.arrivals_before);
         let is_new = |arrival: &u64| {
-            *arrival > self.arrivals_before
+            *arrival > known_through
                 && !self.met.values().any(|met| met == arrival)
                 && !protocol.knows(task, *arrival)
         };
-        let news: Vec<u64> =
-            if is_copy { luns.arrivals_here().into_iter().filter(is_new).collect() } else { Vec::new() };
-        let outcome = || Outcome::check_condition(Sense::REPORTED_LUNS_CHANGED);
-        (!news.is_empty()).then(|| Refusal { outcome: outcome(), news })
+        luns.arrivals_here().iter().any(is_new)
     }
 
     /// Whether the initiator may not have known of this unit when it sent a task.

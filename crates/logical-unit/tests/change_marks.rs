@@ -201,8 +201,6 @@ fn no_command_that_changes_the_medium_escapes_the_marks() {
     }
 }
 
-/// A power loss of the target must not undo changes that were cleared from the mark: they are on
-/// the medium first.
 /// Nobody holds what no command has done: it is by others, also while the only nexus holds the mark.
 #[test]
 fn what_changes_without_a_command_is_recorded_in_marks_that_all_who_are_there_hold() {

@@ -2,8 +2,8 @@
 //!
 //! A session works in portions. After a portion it waits in line if it has more to do. Before the
 //! first in line goes on, the runtime looks at all sockets, and every task that was woken by one is
-//! polled. So a light session waits for one portion of one other session, however many heavy ones
-//! there are.
+//! polled. So a light session waits for one portion of one other session each time that it is in line,
+//! however many heavy ones there are: once for an answer, or twice where its polls take longer than its share.
 //!
 //! ```text
 //!           a portion, and there is more           called: the runtime has looked at the sockets
@@ -15,8 +15,8 @@
 //! others stand in line as if they had more to do. A name whose poll took longer has less after the next look. In
 //! line hosts take turns, and of a host its names; what the one that is called leaves of its portion is for the
 //! next ones of its name that have come. So a host has no more of the thread for having many sessions or names, and
-//! a name no more of its host's turns for having many sessions; and whoever needs little waits for one portion,
-//! however many names there are that ask for more.
+//! a name no more of its host's turns for having many sessions; and whoever needs little waits for one portion
+//! at a time, however many names there are that ask for more.
 //!
 //! Where several sessions work on a thread, and one of them is light, portions are small. Where one
 //! is alone, or all are heavy, they are larger: small portions cost system calls, and shorten no

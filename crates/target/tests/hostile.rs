@@ -395,7 +395,7 @@ async fn a_light_session_waits_for_a_portion_of_one_heavy_session() {
 async fn between_answers(cdb: &[u8], data: &[u8], count: fn(&LunStatus) -> u64) -> u64 {
     const ROUNDS: u64 = 10;
     let pool = BufferPool::new(READ_BUFFERS_BYTES);
-    let clock = Arc::new(AdvancingClock::default());
+    let clock = Arc::new(AdvancingClock::by(LONG_STEP));
     let server = TargetServer::with_clock(vec![ram_target(&pool)], TargetServerOptions::default(), clock);
     let (mut heavy, _first) = session(&server, 1).await;
     let (mut light, _second) = session(&server, 2).await;
@@ -491,13 +491,18 @@ fn cdb16(operation_code: u8, flags: u8, length: u32) -> [u8; 16] {
     cdb
 }
 
+/// Time between two looks at the clock: by the long one every poll takes longer than the share of a light session, by
+/// the short one none does.
+const LONG_STEP: Duration = Duration::from_millis(1);
+const SHORT_STEP: Duration = Duration::from_micros(1);
+
 /// A light session asks repeatedly beside a peer that sends a PDU without end. Returns the mean
 /// count of PDUs handled between two of its answers.
-async fn pdus_between_answers<H: Header>(header: &H, data: Vec<u8>) -> u64 {
+async fn pdus_between_answers<H: Header>(header: &H, data: Vec<u8>, step: Duration) -> u64 {
     const ROUNDS: u64 = 100;
     let pool = BufferPool::new(READ_BUFFERS_BYTES);
     let options = TargetServerOptions::default();
-    let server = TargetServer::with_clock(vec![ram_target(&pool)], options, Arc::new(AdvancingClock::default()));
+    let server = TargetServer::with_clock(vec![ram_target(&pool)], options, Arc::new(AdvancingClock::by(step)));
     let (login, again) = login_and("262144", header, data).await;
     let (peer, _) = Endless::new(login, again);
     let busy = server.clone();
@@ -525,31 +530,41 @@ impl Drop for AbortOnDrop {
 /// Whatever a peer sends without end, a light session waits for a portion of it.
 #[tokio::test]
 async fn floods_of_every_kind_are_taken_in_portions() {
-    /// PDUs of three polls, of three turns each while they move little: an answer to a light session takes two, and by
-    /// this clock each takes longer than its share, so that it stands in line for both.
-    const FEW_TURNS: u64 = 9 * WORK_PER_TURN as u64;
+    // PDUs of two polls, of three turns each while they move little: an answer to a light session takes two. Of three
+    // where each takes longer than its share, so that it stands in line for both.
+    for (step, turns) in [(SHORT_STEP, 6), (LONG_STEP, 9)] {
+        check_portions(step, turns * WORK_PER_TURN as u64).await;
+    }
+}
+
+async fn check_portions(step: Duration, few_turns: u64) {
     let unmapped = immediate(cdb16(0x9e, 0x12, 65_536), 65_536, 0);
     let kinds = [
         ("WRITE of 256 KiB", immediate(cdb16(0x8a, 0, 512), 0, 256 * KIB), 256 * KIB, 4),
-        ("WRITE SAME of zeroes", immediate(cdb16(0x93, 0, 65_535), 0, 512), 512, FEW_TURNS),
+        ("WRITE SAME of zeroes", immediate(cdb16(0x93, 0, 65_535), 0, 512), 512, few_turns),
         ("VERIFY of 256 KiB", immediate(cdb16(0x8f, 2, 512), 0, 256 * KIB), 256 * KIB, 4),
-        ("GET LBA STATUS", unmapped, 0, FEW_TURNS),
+        ("GET LBA STATUS", unmapped, 0, few_turns),
     ];
     for (name, command, data_bytes, most) in kinds {
-        let between = pdus_between_answers(&command, vec![0; data_bytes]).await;
-        assert!(between <= most, "{name}: {between} between two answers");
+        let between = pdus_between_answers(&command, vec![0; data_bytes], step).await;
+        assert!(between <= most, "{name}: {between} between two answers, {step:?} a look");
     }
     let ping = immediate_ping();
-    let between = pdus_between_answers(&ping, Vec::new()).await;
-    assert!(between <= FEW_TURNS, "empty pings: {between} between two answers");
+    let between = pdus_between_answers(&ping, Vec::new(), step).await;
+    assert!(between <= few_turns, "empty pings: {between} between two answers, {step:?} a look");
 }
 
 /// Bytes that a peer which asks for the same again and again moves between two answers to a light session beside it: of
 /// fifty rounds, those with few before those with many.
-async fn bytes_between_answers<H: Header>(segment_bytes: &str, header: &H, data: Vec<u8>) -> Vec<usize> {
+async fn bytes_between_answers<H: Header>(
+    segment_bytes: &str,
+    header: &H,
+    data: Vec<u8>,
+    step: Duration,
+) -> Vec<usize> {
     let options = TargetServerOptions::default();
     let pool = BufferPool::new(READ_BUFFERS_BYTES);
-    let server = TargetServer::with_clock(vec![ram_target(&pool)], options, Arc::new(AdvancingClock::default()));
+    let server = TargetServer::with_clock(vec![ram_target(&pool)], options, Arc::new(AdvancingClock::by(step)));
     let (login, again) = login_and(segment_bytes, header, data).await;
     let (peer, moved) = Endless::new(login, again);
     let busy = server.clone();
@@ -566,19 +581,22 @@ async fn bytes_between_answers<H: Header>(segment_bytes: &str, header: &H, data:
     rounds
 }
 
-/// What a session receives and what it sends in a turn are one portion: others wait for both. By this clock a light
-/// session stands in line for each of the two polls that an answer takes.
+/// What a session receives and what it sends in a turn are one portion: others wait for both. Who takes longer
+/// than its share stands in line for each of the two polls that an answer takes.
 #[tokio::test]
 async fn echoes_of_large_pings_are_received_and_sent_in_portions() {
-    let rounds = bytes_between_answers("262144", &immediate_ping(), vec![7; 256 * KIB]).await;
-    assert!((1..=2 * 160 * KIB).contains(&rounds[49]), "{rounds:?} bytes between two answers to a light session");
+    for (step, least, portions) in [(SHORT_STEP, 0, 1), (LONG_STEP, 1, 2)] {
+        let rounds = bytes_between_answers("262144", &immediate_ping(), vec![7; 256 * KIB], step).await;
+        let most = portions * 160 * KIB;
+        assert!((least..=most).contains(&rounds[49]), "{rounds:?} bytes between two answers, {step:?} a look");
+    }
 }
 
 /// In small segments a byte costs twenty times as much: it is the time that ends what is sent, and not the bytes.
 #[tokio::test]
 async fn data_in_small_segments_is_sent_in_portions_of_time() {
     let read = immediate(cdb16(0x88, 0, 2048), MIB as u32, 0);
-    let rounds = bytes_between_answers("512", &read, Vec::new()).await;
+    let rounds = bytes_between_answers("512", &read, Vec::new(), LONG_STEP).await;
     // Now and then it is a buffer full of commands that comes as well.
     assert!((1..=64 * KIB).contains(&rounds[25]), "{rounds:?} bytes between two answers to a light session");
 }

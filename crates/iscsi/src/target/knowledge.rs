@@ -7,7 +7,8 @@
 //! A command knows of news if the initiator had them when it sent the command: the request that acknowledges their
 //! response (ExpStatSN), and what it numbered after that. What it numbered before (CmdSN) knows nothing of them, on
 //! whatever connection and however late it comes: a command that was lost and is sent again, or one that waits for its
-//! data. News of which a command knows by mistake would be acted upon, so that in doubt it knows nothing: the driver
+//! data. An immediate command has no number of its own: one that is late on another connection counts as sent when it
+//! came. News of which a command knows by mistake would be acted upon, so that in doubt it knows nothing: the driver
 //! tells them again.
 
 use std::collections::VecDeque;

@@ -68,9 +68,7 @@ impl NewUnits {
         let told = self.told_by_copy.filter(|told| protocol.knows(task, OF_COPIES | told));
         let known_through = told.unwrap_or(0).max(self.arrivals_before);
         let is_new = |arrival: &u64| {
-            *arrival > known_through
-                && !self.met.values().any(|met| met == arrival)
-                && !protocol.knows(task, *arrival)
+            *arrival > known_through && !self.met.values().any(|met| met == arrival) && !protocol.knows(task, *arrival)
         };
         luns.arrivals_here().iter().any(is_new)
     }

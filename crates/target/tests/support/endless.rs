@@ -68,13 +68,21 @@ impl AsyncWrite for Endless {
     }
 }
 
-/// A clock that advances by a millisecond at each look, and wakes no task.
-#[derive(Default)]
-pub struct AdvancingClock(AtomicU64);
+/// A clock that advances at each look, and wakes no task.
+pub struct AdvancingClock {
+    now_us: AtomicU64,
+    step_us: u64,
+}
+
+impl AdvancingClock {
+    pub fn by(step: Duration) -> Self {
+        Self { now_us: AtomicU64::new(0), step_us: step.as_micros() as u64 }
+    }
+}
 
 impl Clock for AdvancingClock {
     fn now(&self) -> Instant {
-        Instant::START + Duration::from_millis(self.0.fetch_add(1, Ordering::Relaxed))
+        Instant::START + Duration::from_micros(self.now_us.fetch_add(self.step_us, Ordering::Relaxed))
     }
 
     fn sleep_until(&self, _: Instant) -> Sleep {

@@ -31,7 +31,7 @@
 //! | `sharing` | what a client of a shared LUN has to do besides |
 //! | `loss` | what becomes of jobs when the session or the unit's cache is lost |
 //! | `outcome` | what an answer means for its job, and calls for besides |
-//! | `liveness` | whether the target still answers commands |
+//! | `liveness` | whether the target still answers commands, and the unit is there |
 //! | `jobs` | the jobs, and what each waits for |
 //! | `acknowledged` | what is acknowledged and not durable: copies, their replay, flushes, losses to be reported |
 //! | `counts` | counts over all sessions |
@@ -129,7 +129,7 @@ impl Engine {
         Self {
             acknowledged: Acknowledged::new(Arc::clone(&options), Arc::clone(&shared)),
             sharing: Sharing::new(Arc::clone(&options), Arc::clone(&shared)),
-            liveness: Liveness::new(options.command_timeout),
+            liveness: Liveness::new(options.command_timeout, options.keepalive_interval),
             options,
             shared,
             unit,
@@ -150,6 +150,7 @@ impl Engine {
 
     /// Notes that a session has begun.
     pub(crate) fn begin_session(&mut self) {
+        self.liveness.begin_session(self.options.clock.now());
         self.sharing.begin_session();
     }
 
@@ -239,7 +240,10 @@ impl Engine {
         let replay_from = self.acknowledged.replay_deadline(now);
         let sharing = self.sharing.next_deadline();
         let overdue_from = self.next_overdue().map(|(_, from)| from);
-        let deadlines = self.jobs.next_deadline().into_iter().chain(replay_from).chain(sharing).chain(overdue_from);
+        let may_ask = self.attention == Attention::None && self.sharing.may_issue(now);
+        let question = self.liveness.next_deadline(self.under_way.count()).filter(|_| may_ask);
+        let ours = self.jobs.next_deadline().into_iter().chain(replay_from).chain(overdue_from);
+        let deadlines = ours.chain(sharing).chain(question);
         self.alarm.poll(context, &*self.options.clock, now, deadlines.min())
     }
 
@@ -331,7 +335,7 @@ impl Engine {
         if self.attention > Attention::None || !self.sharing.may_issue(now) {
             return false;
         }
-        if self.liveness.is_question_due() {
+        if self.liveness.is_question_due(now, self.under_way.count()) {
             let question = self.liveness.ask(now, self.under_way.send(), self.unit.lun);
             self.counts.commands_sent += 1;
             link.session.submit(now, question);
@@ -447,7 +451,7 @@ impl Engine {
             has_progressed = true;
             match order::number_of(completed.token) {
                 Some(number) => self.sharing.take_answer(now, number, &completed.outcome),
-                None if self.liveness.note(&completed) => self.take_reply(now, &completed.outcome),
+                None if self.liveness.note(now, &completed) => self.take_reply(now, &completed.outcome),
                 None => self.take(now, completed, link.is_wide()),
             }
         }
@@ -703,7 +707,7 @@ impl Engine {
             }
         }
         self.under_way.clear();
-        self.liveness.begin_session();
+        self.liveness.end_session();
         self.attention = Attention::None;
         self.acknowledged.end_session();
         loss::take_back(&mut self.jobs, &self.options, loss);

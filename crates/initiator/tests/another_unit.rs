@@ -88,6 +88,24 @@ fn what_is_under_way_when_another_disk_comes_under_the_number_does_not_land_ther
     }
 }
 
+/// What asks for nothing, because a cache answers everything, hears of nothing: so the unit is asked now and then.
+#[test]
+fn an_idle_session_finds_out_that_another_disk_has_come() {
+    let mut world = World::new(1);
+    let (first, second) = (disk("first"), disk("second"));
+    let server = world.serve(Arc::clone(&first));
+    let interval = Duration::from_secs(3);
+    let lun = world.connect(InitiatorOptions { keepalive_interval: interval, ..world.options() }).unwrap();
+    world.pass(10 * interval);
+    assert_eq!((lun.status().state, lun.status().session_count), (State::Online, 1));
+    server.set_targets(vec![Target::new(IQN, LunMap::new())]);
+    let luns = LunMap::new();
+    luns.insert(0, LogicalUnit::new(second, LogicalUnitOptions::default()));
+    server.set_targets(vec![Target::new(IQN, luns)]);
+    world.pass(interval + Duration::from_secs(1));
+    assert_eq!(lun.status().state, State::Replaced);
+}
+
 fn disk(serial: &str) -> SharedDevice {
     Arc::new(MemoryDevice::new(4 << 20, identity(serial)))
 }

@@ -195,7 +195,12 @@ fn nobody_guesses_what_came_of_a_compare_and_write() {
         let slow = Delays::all(Latency::Fixed(Duration::from_secs(60)));
         let device = Arc::new(DelayLayer::new(memory(1 << 20), clock, &world.workers, slow, 13));
         world.serve(device.clone());
-        let options = initiator::InitiatorOptions { command_timeout: Duration::from_secs(5), ..world.options() };
+        let options = initiator::InitiatorOptions {
+            command_timeout: Duration::from_secs(5),
+            // An idle unit is asked by a command.
+            keepalive_interval: Duration::ZERO,
+            ..world.options()
+        };
         let lun = world.connect(options).unwrap();
         let (network, clock) = (world.network.clone(), world.clock.clone());
         world.executor.spawn(async move {

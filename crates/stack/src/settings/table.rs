@@ -394,7 +394,7 @@ pub static TABLE: &[Setting] = &[
         "timeout.keepalive",
         "keepalive",
         Kind::TIME,
-        "Silence after which the target is pinged, and then after which it is gone; 0s for no pings",
+        "Silence after which target and LUN are asked, and then after which they are gone; 0s for never",
     )
     .default("5s"),
     Setting::login(

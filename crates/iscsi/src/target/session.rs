@@ -378,7 +378,7 @@ impl Session {
     /// need not begin it.
     pub fn is_wanted(&self, id: TaskId) -> bool {
         let is_live = |task: &super::task::Task| task.id == id && !task.is_aborted;
-        !self.is_ended && self.commands.set.tasks.get(&id.initiator_task_tag).is_some_and(is_live)
+        !self.is_ended && self.commands.set.tasks.get(&id.initiator_task_tag).map(Box::as_ref).is_some_and(is_live)
     }
 
     /// Whether the initiator had these news ([`Outcome::news`]) when it sent a task that has not ended.

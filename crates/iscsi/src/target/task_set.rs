@@ -31,8 +31,8 @@ pub(super) enum Held {
 /// The tasks of a session.
 pub(super) struct TaskSet {
     pub(super) window: CommandWindow<Held>,
-    /// In a map without randomness, so that runs repeat.
-    pub(super) tasks: BTreeMap<InitiatorTaskTag, Task>,
+    /// In a map without randomness, so that runs repeat. Boxed, because the map moves what is in it.
+    pub(super) tasks: BTreeMap<InitiatorTaskTag, Box<Task>>,
     /// Answers that may be requested again; none at error recovery level 0.
     pub(super) answers: Answers,
     /// Tasks that wait for a buffer, oldest first.
@@ -67,6 +67,11 @@ impl TaskSet {
         (self.window.exp_cmd_sn(), self.window.max_cmd_sn())
     }
 
+    /// All tasks, by tag.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Task> {
+        self.tasks.values().map(Box::as_ref)
+    }
+
     /// Whether the task of this id has not ended.
     pub(super) fn has(&self, id: TaskId) -> bool {
         self.tasks.get(&id.initiator_task_tag).is_some_and(|task| task.id == id)
@@ -80,7 +85,7 @@ impl TaskSet {
 
     /// The task of this id, if it is still the same one.
     pub(super) fn task(&mut self, id: TaskId) -> Option<&mut Task> {
-        self.tasks.get_mut(&id.initiator_task_tag).filter(|task| task.id == id)
+        self.tasks.get_mut(&id.initiator_task_tag).filter(|task| task.id == id).map(Box::as_mut)
     }
 
     pub(super) fn has_room_for_immediate(&self) -> bool {
@@ -93,7 +98,7 @@ impl TaskSet {
     }
 
     /// Adds a task. An immediate one is delivered at once, others take their place in the window.
-    pub(super) fn add_task(&mut self, mut task: Task) {
+    pub(super) fn add_task(&mut self, mut task: Box<Task>) {
         if task.header.is_immediate {
             self.immediate_tasks += 1;
             task.place = self.knowledge.place_of_immediate(task.header.cmd_sn, self.window.exp_cmd_sn());
@@ -118,7 +123,7 @@ impl TaskSet {
     }
 
     /// Removes a task that has ended. The freed place lets the window open.
-    pub(super) fn remove_task(&mut self, id: TaskId) -> Option<Task> {
+    pub(super) fn remove_task(&mut self, id: TaskId) -> Option<Box<Task>> {
         let task = self.task(id).is_some().then(|| self.tasks.remove(&id.initiator_task_tag)).flatten()?;
         self.data_out.remove(task.data_out_held);
         if task.header.is_immediate {
@@ -159,7 +164,7 @@ impl TaskSet {
     /// Forgets these news if all tasks know of them, and with them all that come. Returns whether it does.
     pub(super) fn forget_news(&mut self, news: u64) -> bool {
         let Some(from) = self.knowledge.known_from(news) else { return false };
-        let is_known = self.tasks.values().all(|task| !task.is_delivered || task.place >= from);
+        let is_known = self.all().all(|task| !task.is_delivered || task.place >= from);
         if is_known {
             self.knowledge.forget(news);
         }
@@ -202,7 +207,7 @@ impl TaskSet {
     /// another one (RFC 7143 11.14).
     pub(super) fn give_up_undelivered(&mut self, at: LinkId) {
         let of_link = |task: &Task| task.link == at && !task.is_delivered;
-        let given_up: Vec<TaskId> = self.tasks.values().filter(|task| of_link(task)).map(|task| task.id).collect();
+        let given_up: Vec<TaskId> = self.all().filter(|task| of_link(task)).map(|task| task.id).collect();
         self.window.give_up(|held| match held {
             Held::Task(id) => given_up.contains(id),
             Held::Request(link, _) => *link == at,
@@ -217,7 +222,7 @@ impl TaskSet {
     /// aborted before: the end of aborted tasks was reported already.
     #[must_use]
     pub(super) fn drop_tasks(&mut self, is_ended: impl Fn(&Task) -> bool) -> Vec<u64> {
-        let ended: Vec<&Task> = self.tasks.values().filter(|task| is_ended(task)).collect();
+        let ended: Vec<&Task> = self.all().filter(|task| is_ended(task)).collect();
         let luns: BTreeSet<u64> = ended.iter().filter(|task| !task.is_aborted).map(|task| task.header.lun).collect();
         let ended: Vec<TaskId> = ended.into_iter().map(|task| task.id).collect();
         ended.into_iter().for_each(|id| self.drop_task(id));

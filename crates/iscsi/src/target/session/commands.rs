@@ -92,7 +92,7 @@ impl Commands {
         }
         let generation = self.set.next_generation();
         let id = TaskId { initiator_task_tag: command.initiator_task_tag, generation };
-        self.set.add_task(Task {
+        self.set.add_task(Box::new(Task {
             id,
             link: at,
             header: command,
@@ -108,7 +108,7 @@ impl Commands {
             data_moved: nexus.now,
             place: NO_PLACE,
             hold: cdb.ok().filter(|_| plan.is_held).map_or(DataHold::Free, DataHold::Due),
-        });
+        }));
         if command.is_immediate {
             self.advance_task(id, nexus);
         }
@@ -385,7 +385,7 @@ impl Commands {
     /// Frees the data buffers of a lost connection's waiting tasks: after a reassignment the data
     /// is sent again.
     pub(super) fn free_buffers_of(&mut self, at: LinkId, nexus: &mut Nexus) {
-        let is_waiting = |task: &&mut Task| task.link == at && !task.is_started;
+        let is_waiting = |task: &&mut Box<Task>| task.link == at && !task.is_started;
         let waiting = self.set.tasks.values_mut().filter(is_waiting).map(|task| {
             task.data_out.forget();
             task.id

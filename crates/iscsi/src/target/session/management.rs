@@ -134,7 +134,7 @@ impl Managements {
                 }
                 Function::QueryTaskSet => {
                     let is_there = |task: &Task| task.header.lun == request.lun && !task.is_aborted;
-                    succeeded_if(set.tasks.values().any(is_there))
+                    succeeded_if(set.all().any(is_there))
                 }
                 Function::TaskReassign => {
                     let outcome = self.may_reassign(request, set, lost, nexus);
@@ -340,7 +340,7 @@ impl Managements {
 fn silence(function: TaskManagementFunction, lun: u64, set: &mut TaskSet, nexus: &Nexus) -> Vec<TaskId> {
     let Some(scope) = scope(function) else { return Vec::new() };
     let is_covered = |task: &&Task| scope == Scope::Target || task.header.lun == lun;
-    let covered: Vec<TaskId> = set.tasks.values().filter(is_covered).map(|task| task.id).collect();
+    let covered: Vec<TaskId> = set.all().filter(is_covered).map(|task| task.id).collect();
     let mut awaits_data = Vec::new();
     for id in covered {
         let Some(task) = set.task(id) else { continue };
@@ -371,7 +371,7 @@ fn begin(pending: &mut PendingManagement, set: &mut TaskSet, nexus: &mut Nexus) 
     }
     let is_covered = |task: &&Task| task.is_aborted && task.is_started;
     let of_scope = |task: &&Task| scope(function).is_some_and(|scope| scope == Scope::Target || task.header.lun == lun);
-    let started = set.tasks.values().filter(is_covered).filter(of_scope).map(|task| task.id);
+    let started = set.all().filter(is_covered).filter(of_scope).map(|task| task.id);
     pending.is_begun = true;
     pending.waits_for.extend(started);
     let (id, task) = (pending.id, pending.task);

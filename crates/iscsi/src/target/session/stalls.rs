@@ -71,7 +71,7 @@ impl Stalls {
             }
         }
         let owes = |task: &&Task| !task.is_started && !task.data_out.is_settled();
-        for task in set.tasks.values().filter(owes) {
+        for task in set.all().filter(owes) {
             let Some(link) = live(&mut nexus.links, task.link) else { continue };
             let link_moved = link.data_moved.0.max(task.data_moved);
             if now >= link_moved + DATA_OUT_TIMEOUT || now >= task.data_moved + TASK_DATA_TIMEOUT {

@@ -542,6 +542,15 @@ impl Session {
         self.complete_with_news(ticket, outcome, Vec::new())
     }
 
+    /// Completes a command that has waited: its unit may have gone meanwhile.
+    fn complete_late(&mut self, ticket: &Ticket, outcome: Outcome) {
+        let place = (ticket.lun, ticket.task);
+        let units = self.units.as_mut();
+        let refusal = units.and_then(|units| units.refuse_left_behind(place, &outcome, &mut self.protocol));
+        let Refusal { outcome, news } = refusal.unwrap_or(Refusal { outcome, news: Vec::new() });
+        self.complete_with_news(ticket, outcome, news);
+    }
+
     /// The same, with news that the response brings ([`new_units`]).
     fn complete_with_news(&mut self, ticket: &Ticket, outcome: Outcome, news: Vec<u64>) -> Instant {
         let now = self.server.clock.now();
@@ -639,7 +648,7 @@ impl Session {
             is_time_over = self.server.clock.now() >= until;
             if let Some(ticket) = ticket {
                 self.expected_bytes -= ticket.expected_bytes;
-                self.complete(&ticket, outcome);
+                self.complete_late(&ticket, outcome);
             }
         }
         while let Poll::Ready(Some((id, function, outcome))) = self.managing.poll_next_unpin(context) {

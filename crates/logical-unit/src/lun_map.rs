@@ -5,17 +5,16 @@
 //! `units`.
 
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::sync::{Arc, MutexGuard, PoisonError, RwLockReadGuard, Weak};
 use std::task::Waker;
 
-use futures_util::future::join_all;
 use scsi::{Cdb, Sense, TaskManagementFunction, TaskManagementOutcome};
 
 use crate::command::{Command, Outcome};
 use crate::commands::inquiry;
 use crate::data_in::{cut, sense_bytes};
 use crate::execution::Execution;
+use crate::management::Management;
 use crate::mapped_units;
 use crate::nexus::NexusId;
 use crate::sharing::Addressed;
@@ -244,12 +243,9 @@ impl LunMap {
         function: TaskManagementFunction,
         lun: Option<u64>,
         task_tag: Option<u64>,
-    ) -> impl Future<Output = TaskManagementOutcome> + Send + 'static + use<> {
+    ) -> Management {
         let (outcome, aborted) = self.manage(nexus, function, lun, task_tag);
-        async move {
-            join_all(aborted.into_iter().map(Aborted::ended)).await;
-            outcome
-        }
+        Management::new(outcome, aborted)
     }
 
     fn manage(

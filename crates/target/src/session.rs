@@ -303,20 +303,25 @@ impl Session {
         while moved_bytes < bytes_max
             && let Some(event) = self.next_event()
         {
-            if let Event::Command(command) = &event
-                && !self.has_room_for(command.data_in_bytes_max, context)
-            {
-                let task = command.task;
-                if !self.protocol.is_wanted(task) {
-                    // The task was aborted meanwhile: it needs no room, and later events must not
-                    // wait for it.
-                    self.protocol.handle_completion(self.server.clock.now(), task, protocol::Outcome::default());
-                    continue;
+            let event = match event {
+                Event::Command(command) if !self.has_room_for(command.data_in_bytes_max, context) => {
+                    let task = command.task;
+                    // One that was aborted meanwhile needs no room, and later events must not wait for it; nor for one
+                    // that they may abort.
+                    if !self.protocol.is_wanted(task) {
+                        self.protocol.handle_completion(self.server.clock.now(), task, protocol::Outcome::default());
+                        continue;
+                    }
+                    if self.protocol.is_suspended(task) {
+                        self.protocol.take_back(command);
+                        continue;
+                    }
+                    self.delayed = Some(Event::Command(command));
+                    has_moved |= self.carry_out_answers(until);
+                    break;
                 }
-                self.delayed = Some(event);
-                has_moved |= self.carry_out_answers(until);
-                break;
-            }
+                event => event,
+            };
             has_moved = true;
             count += 1;
             if !matches!(event, Event::Command(_)) {
@@ -683,15 +688,18 @@ impl Session {
         }
         let tag = task.map(|task| u64::from(task.initiator_task_tag.get()));
         // It takes effect at the call; the wait is for the end of I/O under way.
-        let carried_out = units.luns.task_management(&units.nexus, function, Some(lun_number(lun)), tag);
-        self.managing.push(Box::pin(async move {
-            let outcome = match carried_out.await {
-                // The task ended before the abort.
-                TaskManagementOutcome::TaskDoesNotExist => TaskManagementOutcome::FunctionComplete,
-                outcome => outcome,
-            };
-            (id, function, outcome)
-        }));
+        let managing = units.luns.task_management(&units.nexus, function, Some(lun_number(lun)), tag);
+        match managing.outcome() {
+            // Of the latter the task ended before the abort.
+            TaskManagementOutcome::FunctionComplete | TaskManagementOutcome::TaskDoesNotExist => {
+                self.protocol.handle_carrying_out(self.server.clock.now(), id);
+                self.managing.push(Box::pin(async move {
+                    managing.await;
+                    (id, function, TaskManagementOutcome::FunctionComplete)
+                }));
+            }
+            refused => self.protocol.handle_task_management(self.server.clock.now(), id, refused),
+        }
     }
 
     fn poll_control(&mut self, context: &Context<'_>) -> bool {

@@ -168,3 +168,24 @@ async fn a_write_is_answered_though_a_function_that_was_refused_was_meant_for_it
         assert_eq!(client.answered_with_sense().await.1, (5, 0x25, 0), "{function}");
     }
 }
+
+/// A host that goes round its LUNs is told once of each.
+#[tokio::test]
+async fn a_host_is_told_once_of_each_of_however_many_units_came() {
+    let (device, theirs) = disk("first");
+    let server = TargetServer::new(vec![theirs], TargetServerOptions::default());
+    let (mut client, _) = connect(&server);
+    client.log_in(1).await;
+    client.settle().await;
+    let luns = LunMap::new();
+    for lun in 1..=300 {
+        luns.insert(lun, LogicalUnit::new(Arc::clone(&device), LogicalUnitOptions::default()));
+    }
+    server.set_targets(vec![Target::new(NAME, luns)]);
+    for expected in [POWER_ON, GOOD, GOOD] {
+        for lun in 1..=300 {
+            client.lun = u64::from_be_bytes(scsi::lun::encode(lun).expect("it is a LUN"));
+            assert_eq!(client.sense_of(&[0; 6], None).await, expected, "LUN {lun}");
+        }
+    }
+}

@@ -355,6 +355,20 @@ async fn what_waits_at_the_gate_of_a_unit_that_goes_is_answered_at_once() {
         assert_eq!(announcing.next().await, Sent::End(announced, expected));
     }
 }
+
+/// Numbers of clients are few, and another unit may have given the same one to another host.
+#[tokio::test]
+async fn nobody_is_fenced_at_the_unit_that_came_in_the_place_of_another() {
+    let (server, clock) = shared(Quota::default());
+    let mut host = Host::registered(&server, 1).await;
+    let mut other = Host::of_key(&server, 2).await;
+    other.wire.cid = 9;
+    server.set_targets(vec![shared_target(&clock)]);
+    other.register().await;
+    assert_eq!(other.client, host.client);
+    let fence = host.order(&Parameters::Fence { client: host.client }).await;
+    assert_eq!(host.next().await, Sent::End(fence, (6, 0x29, 0)));
+    assert!(matches!(other.renew().await, Sent::End(_, (0, 0, 0))));
 }
 
 /// Race 1, on the wire.

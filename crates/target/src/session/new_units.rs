@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use iscsi::target as protocol;
 use iscsi::target::TaskId;
 use logical_unit::{LunMap, MappedUnit, NexusId, Outcome};
+use scsi::sharing::action_out;
 use scsi::{Cdb, CdbError, Sense};
 
 /// What the initiator of a session knows of the units that came.
@@ -115,7 +116,9 @@ impl NewUnits {
 }
 
 /// Whether a command is carried out at a unit of which its initiator may not know, as those are that a unit attention
-/// lets pass.
+/// lets pass: they look, or are of a client that registered at this unit, and concern that alone. To fence anybody's
+/// client takes no more than its number, which another client of the unit before may have had.
 fn passes(cdb: &Result<Cdb, CdbError>) -> bool {
-    cdb.is_ok_and(|cdb| cdb.exemption().from_attention)
+    let fences = matches!(cdb, Ok(Cdb::SharingOut { service_action: action_out::FENCE, .. }));
+    !fences && cdb.is_ok_and(|cdb| cdb.exemption().from_attention)
 }

@@ -128,12 +128,12 @@ impl LunMap {
 
     /// The logical unit at `lun`.
     pub fn get(&self, lun: u64) -> Option<Arc<LogicalUnit>> {
-        self.units().get(lun).map(|mapped| Arc::clone(&mapped.unit))
+        self.units().get(lun).map(|mapped| mapped.unit)
     }
 
     /// The logical unit at `lun`, for [`execute_at`](Self::execute_at).
     pub fn mapped(&self, lun: u64) -> Option<MappedUnit> {
-        self.units().get(lun).cloned()
+        self.units().get(lun)
     }
 
     /// How many units have come under a number so far ([`MappedUnit::arrival`]).
@@ -199,7 +199,7 @@ impl LunMap {
             return Execution::ready(self.report_luns(nexus, select_report, allocation_length));
         }
         match mapped {
-            Some(mapped) => mapped.unit.execute(nexus, command),
+            Some(mapped) => mapped.unit.execute(nexus, command, mapped.arrivals_then),
             None => Execution::ready(absent(&command)),
         }
     }

@@ -129,9 +129,13 @@ pub const DROPPED_CONNECTIONS_MAX: usize = 64;
 /// what a session can make a target hold.
 pub const COMMAND_WINDOW: u32 = 128;
 
-/// News of responses ([`Outcome::news`](crate::target::Outcome::news)) that a session keeps at each stage: twice the
-/// commands of a window. What goes for want of room is told once more.
+/// News of responses ([`Outcome::news`](crate::target::Outcome::news)) that a session keeps until they are
+/// acknowledged: twice the commands of a window. What goes for want of room is told once more.
 pub const NEWS_MAX: usize = 2 * COMMAND_WINDOW as usize;
+
+/// News that a session knows to be known, one of each logical unit that came: as many as can be addressed. With less,
+/// an initiator that goes round more units would be told of each for ever.
+pub const KNOWN_NEWS_MAX: usize = scsi::limits::REPORTED_LUNS_MAX;
 
 /// Immediate SCSI commands of one session under way beyond the window. RFC 7143 4.2.2.1 asks for at least one; a client
 /// of a shared unit answers 64 callbacks at once, and renews its lease meanwhile.

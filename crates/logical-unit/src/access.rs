@@ -197,7 +197,7 @@ impl Approach {
 }
 
 async fn turn(passage: &Passage, ticket: Option<&Ticket>) -> Result<(), Failure> {
-    let Some(ticket) = ticket else { return passage.turn().await };
+    let Some(ticket) = ticket else { return passage.turn_of_its_own().await };
     match select(passage.turn(), pin!(ticket.aborted())).await {
         Either::Left((verdict, _)) => verdict,
         // The status that is sent, if any, depends on the kind of abort.

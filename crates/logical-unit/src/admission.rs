@@ -19,6 +19,8 @@ pub(crate) struct Admission {
     /// The count of sanitizes begun by then: a later one ends every command that arrived before it
     /// (SBC-4 4.11.3).
     pub(crate) sanitizes_begun: SanitizesBegun,
+    /// How many units had come under a number of its map by then: of a later one its initiator does not know.
+    pub(crate) arrivals: u64,
     /// Whether the initiator believes that there is no write cache, unless this command reports
     /// one: its data is made durable, even if a cache is switched on before it executes.
     pub(crate) writes_through: bool,

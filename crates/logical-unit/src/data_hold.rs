@@ -26,8 +26,8 @@ impl LogicalUnit {
         self.access.sharing().is_some_and(|sharing| sharing.is_used()) && self.written_by(cdb).is_some()
     }
 
-    /// Waits until no other host has copies of the blocks that a command writes. `None` where there
-    /// is nothing to wait for.
+    /// Waits until no other host has copies of the blocks that a command writes, or until the unit goes. `None` where
+    /// there is nothing to wait for.
     pub fn copies_dropped(
         &self,
         nexus: &NexusId,

@@ -19,13 +19,14 @@ use crate::protection;
 use crate::unit::LogicalUnit;
 
 impl LogicalUnit {
-    /// Runs one command of `nexus`.
-    pub(crate) fn execute(self: &Arc<Self>, nexus: &NexusId, command: Command) -> Execution {
+    /// Runs one command of `nexus`, in whose map so many units have come under a number.
+    pub(crate) fn execute(self: &Arc<Self>, nexus: &NexusId, command: Command, arrivals: u64) -> Execution {
         // Taken when the command arrives: its nexus may be gone when it executes.
         let admission = Admission {
             sanitizes_begun: self.sanitize.begun(),
             held: self.held_by(nexus),
             writes_through: self.mode.writes_through(),
+            arrivals,
         };
         let cdb = match self.admit(nexus, command.cdb) {
             Ok(cdb) => cdb,

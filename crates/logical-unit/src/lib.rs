@@ -8,6 +8,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`lun_map`] | [`LunMap`]: LUN to logical unit, absent LUNs, REPORT LUNS, task management |
+//! | [`management`] | [`Management`]: a task management function until the tasks that it aborted have ended |
 //! | `mapped_units` | the units of a map by LUN, and the number of each arrival under one |
 //! | [`mod@unit`], [`options`] | [`LogicalUnit`]: a device and the state that commands share; its configuration |
 //! | `device_server` | the checks before a command runs, and the choice of its handler |
@@ -53,6 +54,7 @@ mod identity;
 pub mod limits;
 mod lost_writes;
 pub mod lun_map;
+pub mod management;
 mod mapped_units;
 mod marked_changes;
 mod medium_state;
@@ -72,6 +74,7 @@ pub use command::{Command, Outcome};
 pub use comparison::{CompareAndWrite, Comparing, Comparison};
 pub use execution::Execution;
 pub use lun_map::{LunMap, MappedUnit, Mapping, WeakLunMap};
+pub use management::Management;
 pub use nexus::NexusId;
 pub use options::LogicalUnitOptions;
 pub use reservation::{ReservationStore, SavedReservations};

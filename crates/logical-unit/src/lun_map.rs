@@ -5,17 +5,16 @@
 //! `units`.
 
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::sync::{Arc, MutexGuard, PoisonError, RwLockReadGuard, Weak};
 use std::task::Waker;
 
-use futures_util::future::join_all;
 use scsi::{Cdb, Sense, TaskManagementFunction, TaskManagementOutcome};
 
 use crate::command::{Command, Outcome};
 use crate::commands::inquiry;
 use crate::data_in::{cut, sense_bytes};
 use crate::execution::Execution;
+use crate::management::Management;
 use crate::mapped_units;
 use crate::nexus::NexusId;
 use crate::sharing::Addressed;
@@ -129,12 +128,12 @@ impl LunMap {
 
     /// The logical unit at `lun`.
     pub fn get(&self, lun: u64) -> Option<Arc<LogicalUnit>> {
-        self.units().get(lun).map(|mapped| Arc::clone(&mapped.unit))
+        self.units().get(lun).map(|mapped| mapped.unit)
     }
 
     /// The logical unit at `lun`, for [`execute_at`](Self::execute_at).
     pub fn mapped(&self, lun: u64) -> Option<MappedUnit> {
-        self.units().get(lun).cloned()
+        self.units().get(lun)
     }
 
     /// How many units have come under a number so far ([`MappedUnit::arrival`]).
@@ -200,7 +199,7 @@ impl LunMap {
             return Execution::ready(self.report_luns(nexus, select_report, allocation_length));
         }
         match mapped {
-            Some(mapped) => mapped.unit.execute(nexus, command),
+            Some(mapped) => mapped.unit.execute(nexus, command, mapped.arrivals_then),
             None => Execution::ready(absent(&command)),
         }
     }
@@ -244,12 +243,9 @@ impl LunMap {
         function: TaskManagementFunction,
         lun: Option<u64>,
         task_tag: Option<u64>,
-    ) -> impl Future<Output = TaskManagementOutcome> + Send + 'static + use<> {
+    ) -> Management {
         let (outcome, aborted) = self.manage(nexus, function, lun, task_tag);
-        async move {
-            join_all(aborted.into_iter().map(Aborted::ended)).await;
-            outcome
-        }
+        Management::new(outcome, aborted)
     }
 
     fn manage(

@@ -7,11 +7,13 @@ use std::sync::Arc;
 pub struct MappedUnit<T> {
     pub(crate) unit: Arc<T>,
     arrival: u64,
+    /// How many had come under a number of the map when this was looked up.
+    pub(crate) arrivals_then: u64,
 }
 
 impl<T> Clone for MappedUnit<T> {
     fn clone(&self) -> Self {
-        Self { unit: Arc::clone(&self.unit), arrival: self.arrival }
+        Self { unit: Arc::clone(&self.unit), ..*self }
     }
 }
 
@@ -36,12 +38,18 @@ impl<T> Default for MappedUnits<T> {
 }
 
 impl<T> MappedUnits<T> {
-    pub(crate) fn get(&self, lun: u64) -> Option<&MappedUnit<T>> {
-        self.by_lun.get(&lun)
+    pub(crate) fn get(&self, lun: u64) -> Option<MappedUnit<T>> {
+        let mapped = self.by_lun.get(&lun)?;
+        Some(MappedUnit { arrivals_then: self.arrivals, ..mapped.clone() })
     }
 
     pub(crate) fn units(&self) -> impl Iterator<Item = &Arc<T>> {
-        self.by_lun.values().map(|mapped| &mapped.unit)
+        self.units_until(self.arrivals)
+    }
+
+    /// Those that are there since one of the first `arrivals`.
+    pub(crate) fn units_until(&self, arrivals: u64) -> impl Iterator<Item = &Arc<T>> {
+        self.by_lun.values().filter(move |mapped| mapped.arrival <= arrivals).map(|mapped| &mapped.unit)
     }
 
     /// Ascending by LUN.
@@ -60,7 +68,8 @@ impl<T> MappedUnits<T> {
             return None;
         }
         self.arrivals += 1;
-        self.by_lun.insert(lun, MappedUnit { unit, arrival: self.arrivals }).map(|mapped| mapped.unit)
+        let arrival = self.arrivals;
+        self.by_lun.insert(lun, MappedUnit { unit, arrival, arrivals_then: arrival }).map(|mapped| mapped.unit)
     }
 
     pub(crate) fn take(&mut self, lun: u64) -> Option<Arc<T>> {
@@ -91,5 +100,7 @@ mod tests {
         units.put(0, Arc::clone(&first));
         assert_eq!(units.put(5, first), Some(second), "it comes in its place");
         assert_eq!((arrivals(&units), units.arrivals()), (vec![(0, 3), (5, 4)], 4));
+        assert_eq!(units.get(0).map(|mapped| (mapped.arrival(), mapped.arrivals_then)), Some((3, 4)));
+        assert_eq!(units.units_until(3).count(), 1);
     }
 }

@@ -52,13 +52,14 @@ impl Maps {
         maps.push(Arc::downgrade(map));
     }
 
-    /// The logical units that a nexus sees: those of each map that contains this unit and the nexus.
-    pub(crate) fn seen_by(&self, nexus: &NexusId) -> Vec<Arc<LogicalUnit>> {
+    /// The logical units that a nexus sees, and saw when its map had so many arrivals: those of each map that this unit
+    /// was in and that has the nexus, which is one.
+    pub(crate) fn seen_by(&self, nexus: &NexusId, arrivals: u64) -> Vec<Arc<LogicalUnit>> {
         let maps: Vec<Arc<LunTable>> =
             self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
         let is_in = |map: &&Arc<LunTable>| map.nexuses.lock().unwrap_or_else(PoisonError::into_inner).contains(nexus);
         let units_of = |map: &Arc<LunTable>| -> Vec<Arc<LogicalUnit>> {
-            map.units.read().unwrap_or_else(PoisonError::into_inner).units().cloned().collect()
+            map.units.read().unwrap_or_else(PoisonError::into_inner).units_until(arrivals).cloned().collect()
         };
         maps.iter().filter(is_in).flat_map(units_of).collect()
     }

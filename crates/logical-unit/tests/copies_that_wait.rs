@@ -15,7 +15,7 @@ use logical_unit::{LogicalUnit, LogicalUnitOptions, NexusId};
 use scsi::cdb::Blocks;
 use scsi::extended_copy::{Segment, emit_list};
 use scsi::sharing::{MessageBody, Mode, Resource};
-use scsi::{Cdb, Status};
+use scsi::{Cdb, Sense, Status, TaskAttribute};
 
 /// Where a host reads what it keeps: another page than what is copied beside it.
 const KEPT: u64 = 1024;
@@ -108,6 +108,41 @@ fn a_copy_that_came_before_anybody_shared_the_unit_waits_for_who_does() {
     world.acknowledge(&reader, callback);
     release_all(&mut world);
     early.good();
+}
+
+/// Which units there are was looked up for its initiator when it came.
+#[test]
+fn a_copy_that_waits_for_its_turn_does_not_reach_a_unit_that_came_meanwhile() {
+    let other = || Arc::new(MemoryDevice::new(1 << 20, block::Identity { unit: "other".to_owned(), ..identity() }));
+    let names = [common::Target::new(), common::Target::with(other(), LogicalUnitOptions::default())];
+    let names = names.map(|target| (name(&target), BLOCK_BYTES as u32));
+    let segment = Segment { source: 0, destination: 1, block_count: PAGE, source_lba: 0, destination_lba: 0 };
+    let list = emit_list(None, &names, &[segment]);
+    for (comes_late, expected) in [(false, None), (true, Some(Sense::UNREACHABLE_COPY_TARGET))] {
+        let (device, destination) = (GatedDevice::new(), other());
+        let mut world = world(device.clone());
+        let unit = LogicalUnit::new(Arc::clone(&destination) as block::SharedDevice, LogicalUnitOptions::default());
+        if !comes_late {
+            world.luns.insert(1, Arc::clone(&unit));
+        }
+        let one = world.nexus("one");
+        let before = world.write(&one, 0, 7);
+        let cdb = Cdb::ExtendedCopy { parameter_list_length: list.len() as u32 };
+        let copy = world.start_as(&one, cdb, &list, TaskAttribute::Ordered);
+        assert!(!copy.is_over(), "it waits for the write");
+        if comes_late {
+            world.luns.insert(1, unit);
+        }
+        while device.waiting_count() > 0 {
+            device.release();
+            world.settle();
+        }
+        before.good();
+        assert_eq!(copy.sense(), expected);
+        let read = block::Request::read(0, block::Buffer::zeroed(BLOCK_BYTES));
+        let bytes = block::Device::submit(&*destination, read).try_take().expect("memory answers at once").buffer;
+        assert_eq!(bytes[0], if comes_late { 0 } else { 7 });
+    }
 }
 
 /// A unit whose first MiB one host keeps to itself.

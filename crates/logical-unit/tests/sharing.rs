@@ -548,6 +548,30 @@ fn what_waits_of_a_path_that_was_given_up_is_before_what_is_read_then() {
 }
 
 /// Other hosts may wait for a client's answer: so the answer waits for nothing.
+/// Its end tells whether the unit can be used.
+#[test]
+fn a_sanitize_that_waits_for_a_client_goes_on_when_its_session_has_ended() {
+    let mut world = World::new();
+    let host = world.client("host", 1);
+    let stock = world.nexus("stock");
+    world.read(&host.0, 0).good();
+    let list = scsi::sanitize::Overwrite { is_inverting: false, count: 1, pattern: vec![1] }.emit();
+    let sanitize = scsi::cdb::Sanitize {
+        service_action: scsi::sanitize::action::OVERWRITE,
+        is_immediate: true,
+        is_unrestricted_exit: false,
+        parameter_list_length: list.len() as u16,
+    };
+    world.start(&stock, Cdb::Sanitize(sanitize), &list).good();
+    let callback = world.purge(&host.0);
+    world.luns.remove_nexus(&stock);
+    world.settle();
+    world.acknowledge(&host, callback);
+    world.advance(2 * LEASE);
+    let late = world.nexus("late");
+    assert_eq!(world.run(&late, Cdb::TestUnitReady, &[]).sense, None);
+}
+
 #[test]
 fn an_answer_passes_ordered_tasks_a_sanitize_and_unit_attentions() {
     let mut world = World::new();

@@ -303,20 +303,25 @@ impl Session {
         while moved_bytes < bytes_max
             && let Some(event) = self.next_event()
         {
-            if let Event::Command(command) = &event
-                && !self.has_room_for(command.data_in_bytes_max, context)
-            {
-                let task = command.task;
-                if !self.protocol.is_wanted(task) {
-                    // The task was aborted meanwhile: it needs no room, and later events must not
-                    // wait for it.
-                    self.protocol.handle_completion(self.server.clock.now(), task, protocol::Outcome::default());
-                    continue;
+            let event = match event {
+                Event::Command(command) if !self.has_room_for(command.data_in_bytes_max, context) => {
+                    let task = command.task;
+                    // One that was aborted meanwhile needs no room, and later events must not wait for it; nor for one
+                    // that they may abort.
+                    if !self.protocol.is_wanted(task) {
+                        self.protocol.handle_completion(self.server.clock.now(), task, protocol::Outcome::default());
+                        continue;
+                    }
+                    if self.protocol.is_suspended(task) {
+                        self.protocol.take_back(command);
+                        continue;
+                    }
+                    self.delayed = Some(Event::Command(command));
+                    has_moved |= self.carry_out_answers(until);
+                    break;
                 }
-                self.delayed = Some(event);
-                has_moved |= self.carry_out_answers(until);
-                break;
-            }
+                event => event,
+            };
             has_moved = true;
             count += 1;
             if !matches!(event, Event::Command(_)) {
@@ -542,6 +547,15 @@ impl Session {
         self.complete_with_news(ticket, outcome, Vec::new())
     }
 
+    /// Completes a command that has waited: its unit may have gone meanwhile.
+    fn complete_late(&mut self, ticket: &Ticket, outcome: Outcome) {
+        let place = (ticket.lun, ticket.task);
+        let units = self.units.as_mut();
+        let refusal = units.and_then(|units| units.refuse_left_behind(place, &outcome, &mut self.protocol));
+        let Refusal { outcome, news } = refusal.unwrap_or(Refusal { outcome, news: Vec::new() });
+        self.complete_with_news(ticket, outcome, news);
+    }
+
     /// The same, with news that the response brings ([`new_units`]).
     fn complete_with_news(&mut self, ticket: &Ticket, outcome: Outcome, news: Vec<u64>) -> Instant {
         let now = self.server.clock.now();
@@ -639,7 +653,7 @@ impl Session {
             is_time_over = self.server.clock.now() >= until;
             if let Some(ticket) = ticket {
                 self.expected_bytes -= ticket.expected_bytes;
-                self.complete(&ticket, outcome);
+                self.complete_late(&ticket, outcome);
             }
         }
         while let Poll::Ready(Some((id, function, outcome))) = self.managing.poll_next_unpin(context) {
@@ -674,15 +688,18 @@ impl Session {
         }
         let tag = task.map(|task| u64::from(task.initiator_task_tag.get()));
         // It takes effect at the call; the wait is for the end of I/O under way.
-        let carried_out = units.luns.task_management(&units.nexus, function, Some(lun_number(lun)), tag);
-        self.managing.push(Box::pin(async move {
-            let outcome = match carried_out.await {
-                // The task ended before the abort.
-                TaskManagementOutcome::TaskDoesNotExist => TaskManagementOutcome::FunctionComplete,
-                outcome => outcome,
-            };
-            (id, function, outcome)
-        }));
+        let managing = units.luns.task_management(&units.nexus, function, Some(lun_number(lun)), tag);
+        match managing.outcome() {
+            // Of the latter the task ended before the abort.
+            TaskManagementOutcome::FunctionComplete | TaskManagementOutcome::TaskDoesNotExist => {
+                self.protocol.handle_carrying_out(self.server.clock.now(), id);
+                self.managing.push(Box::pin(async move {
+                    managing.await;
+                    (id, function, TaskManagementOutcome::FunctionComplete)
+                }));
+            }
+            refused => self.protocol.handle_task_management(self.server.clock.now(), id, refused),
+        }
     }
 
     fn poll_control(&mut self, context: &Context<'_>) -> bool {

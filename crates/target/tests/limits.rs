@@ -457,3 +457,34 @@ async fn connections_on_their_way_into_a_session_are_bounded() {
     );
     assert_eq!(counts, expected, "{statuses:?}");
 }
+
+/// The function comes behind the read in the queue of the session.
+#[tokio::test]
+async fn an_abort_does_not_wait_for_the_room_of_the_read_that_it_aborts() {
+    const BYTES: u32 = 256 << 10;
+    let server = server(Quota { session_data_in_bytes: 64 << 10, ..Quota::default() });
+    let (mut client, _) = connect(&server);
+    client.log_in(1).await;
+    client.settle().await;
+    let first = client.cmd_sn;
+    for number in [1, 2] {
+        client.command(number, &cdb10(0x28, 0, (BYTES / 512) as u16), None, BYTES).await;
+    }
+    let abort = TaskManagementRequest {
+        is_immediate: true,
+        function: Ok(TaskManagementFunction::AbortTask),
+        lun: 0,
+        initiator_task_tag: tag(20),
+        referenced_task_tag: Some(tag(2)),
+        cmd_sn: client.cmd_sn,
+        exp_stat_sn: client.exp_stat_sn,
+        ref_cmd_sn: first.next(),
+        exp_data_sn: Serial32(0),
+    };
+    client.send(&abort, Vec::new()).await;
+    let_things_happen().await;
+    let Bhs::DataIn(data) = client.receive_bhs().await else { panic!("the first has all room that there is") };
+    assert_eq!(data.initiator_task_tag, tag(1));
+    let Bhs::TaskManagementResponse(response) = client.receive_bhs().await else { panic!("the second is aborted") };
+    assert_eq!(response.outcome, TaskManagementOutcome::FunctionComplete);
+}

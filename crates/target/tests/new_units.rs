@@ -51,36 +51,14 @@ fn write(lba: u32) -> [u8; 10] {
     cdb10(0x2a, lba, 1)
 }
 
-/// RFC 7143 4.2.5.2: the data of a command that was accepted comes when it is asked for, which may be long after.
-#[tokio::test]
-async fn a_write_that_awaits_its_data_is_not_carried_out_by_the_unit_that_came_meanwhile() {
-    let mut transfer = None;
-    let (first, second, mut client) = replaced(async |client| {
-        let mut bytes = [0; 16];
-        bytes[..10].copy_from_slice(&write(1));
-        let command = ScsiCommand {
-            is_immediate: false,
-            is_final: true,
-            reads: false,
-            writes: true,
-            attribute: TaskAttribute::Simple,
-            lun: 0,
-            initiator_task_tag: tag(9),
-            expected_data_transfer_length: 512,
-            cmd_sn: client.cmd_sn,
-            exp_stat_sn: Serial32(0),
-            cdb: bytes,
-        };
-        client.cmd_sn = client.cmd_sn.next();
-        client.send(&command, Vec::new()).await;
-        let Bhs::ReadyToTransfer(r2t) = client.receive_bhs().await else { panic!("its data is asked for") };
-        transfer = Some(r2t.target_transfer_tag);
-    })
-    .await;
-    // Another command takes the unit attention, and the next says that it was received.
-    client.command(1, &[0; 6], None, 0).await;
-    client.acknowledge().await;
-    assert_eq!(client.sense_of(&[0; 6], None).await, GOOD);
+/// A write whose data is asked for: where it will be awaited.
+async fn announce(client: &mut Client<DuplexStream>) -> TargetTransferTag {
+    client.command(9, &write(1), Some(Vec::new()), 512).await;
+    let Bhs::ReadyToTransfer(r2t) = client.receive_bhs().await else { panic!("its data is asked for") };
+    r2t.target_transfer_tag
+}
+
+async fn send_data(client: &mut Client<DuplexStream>, transfer: Option<TargetTransferTag>) {
     let data = DataOut {
         is_final: true,
         lun: 0,
@@ -91,6 +69,40 @@ async fn a_write_that_awaits_its_data_is_not_carried_out_by_the_unit_that_came_m
         buffer_offset: 0,
     };
     client.send(&data, vec![7; 512]).await;
+}
+
+async fn manage(client: &mut Client<DuplexStream>, function: TaskManagementFunction) {
+    let request = TaskManagementRequest {
+        is_immediate: true,
+        function: Ok(function),
+        lun: 0,
+        initiator_task_tag: tag(20),
+        referenced_task_tag: None,
+        cmd_sn: client.cmd_sn,
+        exp_stat_sn: client.exp_stat_sn,
+        ref_cmd_sn: Serial32(0),
+        exp_data_sn: Serial32(0),
+    };
+    client.send(&request, Vec::new()).await;
+}
+
+async fn managed(client: &mut Client<DuplexStream>) -> TaskManagementOutcome {
+    match client.receive_bhs().await {
+        Bhs::TaskManagementResponse(response) => response.outcome,
+        other => panic!("{other:?} is not the answer"),
+    }
+}
+
+/// RFC 7143 4.2.5.2: the data of a command that was accepted comes when it is asked for, which may be long after.
+#[tokio::test]
+async fn a_write_that_awaits_its_data_is_not_carried_out_by_the_unit_that_came_meanwhile() {
+    let mut transfer = None;
+    let (first, second, mut client) = replaced(async |client| transfer = Some(announce(client).await)).await;
+    // Another command takes the unit attention, and the next says that it was received.
+    client.command(1, &[0; 6], None, 0).await;
+    client.acknowledge().await;
+    assert_eq!(client.sense_of(&[0; 6], None).await, GOOD);
+    send_data(&mut client, transfer).await;
     assert_eq!(client.answered_with_sense().await.1, POWER_ON);
     assert_eq!((blocks(&first), blocks(&second)), ([0; 4], [0; 4]));
     assert_eq!(client.sense_of(&write(2), Some(vec![8; 512])).await, GOOD);
@@ -128,26 +140,52 @@ async fn a_unit_is_not_reset_because_of_the_one_before_it() {
     client.command(1, &[0; 6], None, 0).await;
     assert_eq!(client.answered_with_sense().await.1, POWER_ON);
     let reset = async |client: &mut Client<DuplexStream>| {
-        let request = TaskManagementRequest {
-            is_immediate: true,
-            function: Ok(TaskManagementFunction::LogicalUnitReset),
-            lun: 0,
-            initiator_task_tag: tag(20),
-            referenced_task_tag: None,
-            cmd_sn: client.cmd_sn,
-            exp_stat_sn: client.exp_stat_sn,
-            ref_cmd_sn: Serial32(0),
-            exp_data_sn: Serial32(0),
-        };
-        client.send(&request, Vec::new()).await;
-        match client.receive_bhs().await {
-            Bhs::TaskManagementResponse(response) => response.outcome,
-            other => panic!("{other:?} is not the answer"),
-        }
+        manage(client, TaskManagementFunction::LogicalUnitReset).await;
+        managed(client).await
     };
     assert_eq!(reset(&mut client).await, TaskManagementOutcome::LunDoesNotExist);
     client.command(1, &[0; 6], None, 0).await;
     client.acknowledge().await;
     assert_eq!(client.sense_of(&[0; 6], None).await, GOOD, "no reset has been reported");
     assert_eq!(reset(&mut client).await, TaskManagementOutcome::FunctionComplete);
+}
+
+/// Who is told that a function was not carried out waits for the commands that it was meant for.
+#[tokio::test]
+async fn a_write_is_answered_though_a_function_that_was_refused_was_meant_for_it() {
+    use TaskManagementFunction::{AbortTaskSet, ClearTaskSet, LogicalUnitReset};
+    for function in [AbortTaskSet, ClearTaskSet, LogicalUnitReset] {
+        let (_, theirs) = disk("first");
+        let server = TargetServer::new(vec![theirs], TargetServerOptions::default());
+        let (mut client, _) = connect(&server);
+        client.log_in(1).await;
+        client.settle().await;
+        let transfer = announce(&mut client).await;
+        server.set_targets(vec![Target::new(NAME, LunMap::new())]);
+        manage(&mut client, function).await;
+        send_data(&mut client, Some(transfer)).await;
+        assert_eq!(managed(&mut client).await, TaskManagementOutcome::LunDoesNotExist);
+        assert_eq!(client.answered_with_sense().await.1, (5, 0x25, 0), "{function}");
+    }
+}
+
+/// A host that goes round its LUNs is told once of each.
+#[tokio::test]
+async fn a_host_is_told_once_of_each_of_however_many_units_came() {
+    let (device, theirs) = disk("first");
+    let server = TargetServer::new(vec![theirs], TargetServerOptions::default());
+    let (mut client, _) = connect(&server);
+    client.log_in(1).await;
+    client.settle().await;
+    let luns = LunMap::new();
+    for lun in 1..=300 {
+        luns.insert(lun, LogicalUnit::new(Arc::clone(&device), LogicalUnitOptions::default()));
+    }
+    server.set_targets(vec![Target::new(NAME, luns)]);
+    for expected in [POWER_ON, GOOD, GOOD] {
+        for lun in 1..=300 {
+            client.lun = u64::from_be_bytes(scsi::lun::encode(lun).expect("it is a LUN"));
+            assert_eq!(client.sense_of(&[0; 6], None).await, expected, "LUN {lun}");
+        }
+    }
 }

@@ -26,9 +26,8 @@ use support::*;
 
 const FENCED: (u8, u8, u8) = (0xb, 0x80, 0);
 
-/// A server of one unit that hosts may share, and the unit's clock.
-fn shared(quota: Quota) -> (TargetServer, VirtualClock) {
-    let clock = VirtualClock::new();
+/// A target of one unit that hosts may share.
+fn shared_target(clock: &VirtualClock) -> Target {
     let options = LogicalUnitOptions {
         sharing: Some(SharingOptions::default()),
         clock: Some(Arc::new(clock.clone())),
@@ -38,8 +37,14 @@ fn shared(quota: Quota) -> (TargetServer, VirtualClock) {
     tokio::spawn(unit.run());
     let luns = LunMap::new();
     luns.insert(0, unit);
+    Target::new(NAME, luns)
+}
+
+/// A server of one unit that hosts may share, and the unit's clock.
+fn shared(quota: Quota) -> (TargetServer, VirtualClock) {
+    let clock = VirtualClock::new();
     let options = TargetServerOptions { quota, ..TargetServerOptions::default() };
-    (TargetServer::new(vec![Target::new(NAME, luns)], options), clock)
+    (TargetServer::new(vec![shared_target(&clock)], options), clock)
 }
 
 /// What the target sent: the end of a command, or a message.
@@ -167,6 +172,29 @@ impl Host {
         self.tag
     }
 
+    /// A write of one block whose data waits to be asked for.
+    async fn announce(&mut self, lba: u32) -> u32 {
+        self.tag += 1;
+        self.wire.command(self.tag, &cdb10(0x2a, lba, 1), Some(Vec::new()), 512).await;
+        self.tag
+    }
+
+    /// Sends the data of that write, which is asked for.
+    async fn send_what_is_asked(&mut self, write: u32, byte: u8) {
+        let Bhs::ReadyToTransfer(r2t) = self.wire.receive_bhs().await else { panic!("its data is asked for") };
+        assert_eq!((r2t.initiator_task_tag, r2t.desired_data_transfer_length), (tag(write), 512));
+        let data = DataOut {
+            is_final: true,
+            lun: 0,
+            initiator_task_tag: tag(write),
+            target_transfer_tag: Some(r2t.target_transfer_tag),
+            exp_stat_sn: self.wire.exp_stat_sn,
+            data_sn: base::serial::Serial32(0),
+            buffer_offset: 0,
+        };
+        self.wire.send(&data, vec![byte; 512]).await;
+    }
+
     async fn read(&mut self, lba: u32, blocks: u16) -> u32 {
         self.tag += 1;
         self.wire.command(self.tag, &cdb10(0x28, lba, blocks), None, u32::from(blocks) * 512).await;
@@ -263,41 +291,20 @@ async fn data_is_asked_for_when_the_copies_are_dropped() {
     let mut stock = Host::log_in(&server, 2, &solicited).await;
     let mut other = Host::stock(&server, 3).await;
     host.has_read(0).await;
-    let announce = async |stock: &mut Host| {
-        stock.tag += 1;
-        let write = cdb10(0x2a, 0, 1);
-        // Announced, without immediate data.
-        stock.wire.command(stock.tag, &write, Some(Vec::new()), 512).await;
-        stock.tag
-    };
-    let write = announce(&mut stock).await;
+    let write = stock.announce(0).await;
     let callback = host.purge().await;
     stock.hears_nothing().await;
     let answer = host.acknowledge(callback).await;
     host.good(answer).await;
-    let r2t = match stock.wire.receive_bhs().await {
-        Bhs::ReadyToTransfer(r2t) => r2t,
-        other => panic!("{other:?}"),
-    };
-    assert_eq!((r2t.initiator_task_tag, r2t.desired_data_transfer_length), (tag(write), 512));
     assert_eq!(host.has_read(0).await, [0; 512], "who is slow to send keeps nobody out");
-    let data = DataOut {
-        is_final: true,
-        lun: 0,
-        initiator_task_tag: tag(write),
-        target_transfer_tag: Some(r2t.target_transfer_tag),
-        exp_stat_sn: stock.wire.exp_stat_sn,
-        data_sn: base::serial::Serial32(0),
-        buffer_offset: 0,
-    };
-    stock.wire.send(&data, vec![7; 512]).await;
+    stock.send_what_is_asked(write, 7).await;
     let callback = host.purge().await;
     stock.hears_nothing().await;
     let answer = host.acknowledge(callback).await;
     host.good(answer).await;
     stock.good(write).await;
     assert_eq!(host.has_read(0).await, [7; 512]);
-    let given_up = announce(&mut stock).await;
+    let given_up = stock.announce(0).await;
     let callback = host.purge().await;
     let behind = other.write(0, 9).await;
     let abort = TaskManagementRequest {
@@ -319,6 +326,49 @@ async fn data_is_asked_for_when_the_copies_are_dropped() {
     host.good(answer).await;
     other.good(behind).await;
     stock.hears_nothing().await;
+}
+
+/// With the unit go its clients' answers and its deadlines: nothing would ever free what waits for them.
+#[tokio::test]
+async fn what_waits_at_the_gate_of_a_unit_that_goes_is_answered_at_once() {
+    for (comes, expected) in [(false, (5, 0x25, 0)), (true, (6, 0x29, 0))] {
+        let (server, clock) = shared(Quota::default());
+        let mut host = Host::registered(&server, 1).await;
+        let solicited = [("TargetName", NAME), ("InitialR2T", "Yes"), ("ImmediateData", "No")];
+        let mut announcing = Host::log_in(&server, 2, &solicited).await;
+        let mut stock = Host::stock(&server, 3).await;
+        host.has_read(0).await;
+        host.has_read(8).await;
+        let announced = announcing.announce(0).await;
+        host.purge().await;
+        let write = stock.write(8, 7).await;
+        host.purge().await;
+        let read = host.read(8, 1).await;
+        host.hears_nothing().await;
+        stock.hears_nothing().await;
+        announcing.hears_nothing().await;
+        let left = if comes { shared_target(&clock) } else { Target::new(NAME, LunMap::new()) };
+        server.set_targets(vec![left]);
+        assert_eq!(stock.next().await, Sent::End(write, expected));
+        assert_eq!(host.next().await, Sent::End(read, expected));
+        announcing.send_what_is_asked(announced, 7).await;
+        assert_eq!(announcing.next().await, Sent::End(announced, expected));
+    }
+}
+
+/// Numbers of clients are few, and another unit may have given the same one to another host.
+#[tokio::test]
+async fn nobody_is_fenced_at_the_unit_that_came_in_the_place_of_another() {
+    let (server, clock) = shared(Quota::default());
+    let mut host = Host::registered(&server, 1).await;
+    let mut other = Host::of_key(&server, 2).await;
+    other.wire.cid = 9;
+    server.set_targets(vec![shared_target(&clock)]);
+    other.register().await;
+    assert_eq!(other.client, host.client);
+    let fence = host.order(&Parameters::Fence { client: host.client }).await;
+    assert_eq!(host.next().await, Sent::End(fence, (6, 0x29, 0)));
+    assert!(matches!(other.renew().await, Sent::End(_, (0, 0, 0))));
 }
 
 /// Race 1, on the wire.

@@ -41,7 +41,8 @@ pub enum Event {
     Command(Command),
     /// Call [`Session::ask_for_data`](super::Session::ask_for_data) when the data of this command may come.
     DataHeld(HeldData),
-    /// Do this, then call [`Session::handle_task_management`](super::Session::handle_task_management).
+    /// Do this, then call [`Session::handle_task_management`](super::Session::handle_task_management); where that takes
+    /// time, [`Session::handle_carrying_out`](super::Session::handle_carrying_out) before.
     TaskManagement(TaskManagement),
     /// Commands of these LUN fields ended with their connection, and the session goes on: each
     /// logical unit must establish a unit attention for this nexus (RFC 7143 11.14.5, 47h/7Fh).

@@ -11,12 +11,12 @@
 //! came. News of which a command knows by mistake would be acted upon, so that in doubt it knows nothing: the driver
 //! tells them again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use base::serial::Serial32;
 
 use super::event::LinkId;
-use crate::limits::NEWS_MAX;
+use crate::limits::{KNOWN_NEWS_MAX, NEWS_MAX};
 
 /// The place of a command in the order of commands; those before their turn have none yet.
 pub(super) const NO_PLACE: u64 = 0;
@@ -28,14 +28,14 @@ pub(super) struct Knowledge {
     sent: VecDeque<(LinkId, Serial32, u64)>,
     /// News that are known from this CmdSN on, of which no command has had its turn.
     acknowledged: Vec<(Serial32, u64)>,
-    /// News and the place of the first command that knows of them.
-    known: VecDeque<(u64, u64)>,
+    /// The place of the first command that knows of news, by these.
+    known: BTreeMap<u64, u64>,
     place_next: u64,
 }
 
 impl Knowledge {
     pub(super) fn new() -> Self {
-        Self { sent: VecDeque::new(), acknowledged: Vec::new(), known: VecDeque::new(), place_next: NO_PLACE + 1 }
+        Self { sent: VecDeque::new(), acknowledged: Vec::new(), known: BTreeMap::new(), place_next: NO_PLACE + 1 }
     }
 
     /// Notes that the response with this number brings news. Those that were told before on this connection are known
@@ -89,10 +89,11 @@ impl Knowledge {
         acknowledged.retain(|(from, news)| {
             let is_known = !from.is_after(cmd_sn);
             if is_known {
-                if known.len() == NEWS_MAX {
-                    known.pop_front();
+                if known.len() == KNOWN_NEWS_MAX {
+                    // The oldest: the driver counts up.
+                    known.pop_first();
                 }
-                known.push_back((*news, *place_next));
+                known.insert(*news, *place_next);
             }
             !is_known
         });
@@ -100,7 +101,7 @@ impl Knowledge {
 
     /// The place of the first command that knows of these news.
     pub(super) fn known_from(&self, news: u64) -> Option<u64> {
-        self.known.iter().find(|(known, _)| *known == news).map(|(_, place)| *place)
+        self.known.get(&news).copied()
     }
 
     /// Whether the initiator has acknowledged these news.
@@ -109,7 +110,7 @@ impl Knowledge {
     }
 
     pub(super) fn forget(&mut self, news: u64) {
-        self.known.retain(|(known, _)| *known != news);
+        self.known.remove(&news);
         self.sent.retain(|(_, _, sent)| *sent != news);
     }
 }
@@ -173,12 +174,16 @@ mod tests {
     #[test]
     fn news_without_end_take_no_more_than_their_room() {
         let mut knowledge = Knowledge::new();
-        for news in 0..2 * NEWS_MAX as u64 {
-            knowledge.report(AT, Serial32(news as u32), news);
+        let (portion, end) = (2 * NEWS_MAX as u32, KNOWN_NEWS_MAX as u32 + NEWS_MAX as u32);
+        for first in (0..2 * end).step_by(portion as usize) {
+            (first..first + portion).for_each(|news| knowledge.report(AT, Serial32(news), u64::from(news)));
+            assert_eq!(knowledge.sent.len(), NEWS_MAX);
+            knowledge.acknowledge(AT, Serial32(first + portion), Serial32(1));
+            knowledge.place_of(Serial32(1));
+            assert!(knowledge.acknowledged.is_empty() && knowledge.known.len() <= KNOWN_NEWS_MAX);
         }
-        assert_eq!(knowledge.sent.len(), NEWS_MAX);
-        knowledge.acknowledge(AT, Serial32(1000), Serial32(1));
-        knowledge.place_of(Serial32(1));
-        assert_eq!((knowledge.known.len(), knowledge.acknowledged.len()), (NEWS_MAX, 0));
+        assert_eq!(knowledge.known.len(), KNOWN_NEWS_MAX);
+        let oldest = knowledge.known.first_key_value().map(|(news, _)| *news);
+        assert_eq!(oldest, Some(3 * NEWS_MAX as u64), "of the first portion none is left");
     }
 }

@@ -33,7 +33,8 @@
 //!
 //! What it keeps true:
 //! - commands become events in CmdSN order and with all their data, each exactly once;
-//! - after the response to a task management function, no response of a task it covered is sent (RFC 7143 11.5.1);
+//! - after the response to a task management function that was carried out, no response of a task it covered is sent
+//!   (RFC 7143 11.5.1); one that was refused leaves them to be answered;
 //! - a CDB is parsed once, when the header of its PDU is there (`arrived_command`); from then on it is a value;
 //! - a limited amount is held for a peer (`limits`);
 //! - any bytes of a peer lead to an answer: a Reject, a Login status or the end of the connection.

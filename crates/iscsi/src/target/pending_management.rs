@@ -6,8 +6,8 @@ use base::serial::Serial32;
 use super::event::{LinkId, TaskId, TaskManagementId};
 use crate::pdu::{InitiatorTaskTag, TaskManagementFunction, TaskManagementOutcome};
 
-/// A task management request that waits: for commands before it, for the tasks it covers, for the driver, for
-/// acknowledgements.
+/// A task management request that waits: for commands before it, for the data of the tasks it covers, for the driver,
+/// for the end of those tasks, for acknowledgements.
 pub(super) struct PendingManagement {
     pub(super) id: TaskManagementId,
     /// The connection for the response.
@@ -19,12 +19,14 @@ pub(super) struct PendingManagement {
     pub(super) task: Option<TaskId>,
     /// Its own number: earlier commands must have come (RFC 7143 4.2.3.3 b).
     pub(super) cmd_sn: Serial32,
-    /// Tasks whose data still comes; the driver gets the function when none is left (RFC 7143
+    /// The tasks that it covers, which are suspended, until it is carried out or refused.
+    pub(super) covered: Vec<TaskId>,
+    /// Those of them whose data still comes; the driver gets the function when none is left (RFC 7143
     /// 4.2.3.3 a), or at the deadline.
     pub(super) awaits_data: Vec<TaskId>,
     pub(super) deadline: Instant,
     pub(super) is_begun: bool,
-    /// Tasks with the driver whose completion must be seen first.
+    /// Aborted tasks with the driver whose completion must be seen first.
     pub(super) waits_for: Vec<TaskId>,
     /// The driver's outcome.
     pub(super) outcome: Option<TaskManagementOutcome>,

@@ -35,7 +35,7 @@ use base::clock::Instant;
 
 use super::arrived_command::ArrivedCommand;
 use super::connection::{Connection, LoggedIn};
-use super::event::{CloseReason, Event, LinkId, Outcome, SessionRequest, TaskId, TaskManagementId};
+use super::event::{CloseReason, Command, Event, LinkId, Outcome, SessionRequest, TaskId, TaskManagementId};
 use super::full_feature::FullFeature;
 use super::granted_logout::GrantedLogout;
 use super::kept_responses::KeptResponses;
@@ -381,6 +381,17 @@ impl Session {
         !self.is_ended && self.commands.set.tasks.get(&id.initiator_task_tag).map(Box::as_ref).is_some_and(is_live)
     }
 
+    /// Whether a task management function covers a task that the driver may still refuse. A command of it that the
+    /// driver cannot begin is taken back, so that the function need not wait behind it.
+    pub fn is_suspended(&self, id: TaskId) -> bool {
+        self.is_wanted(id) && self.commands.set.tasks.get(&id.initiator_task_tag).is_some_and(|task| task.is_suspended)
+    }
+
+    /// Takes a command back that the driver has not begun: it comes again if the function that covers it is refused.
+    pub fn take_back(&mut self, command: Command) {
+        self.commands.take_back(command);
+    }
+
     /// Whether the initiator had these news ([`Outcome::news`]) when it sent a task that has not ended.
     pub fn knows(&self, id: TaskId, news: u64) -> bool {
         self.commands.set.knows(id, news)
@@ -451,12 +462,22 @@ impl Session {
         self.advance_managements();
     }
 
+    /// Handles that the driver carries out a task management function, whose outcome comes when that is done: the tasks
+    /// that it covers are not answered any more.
+    pub fn handle_carrying_out(&mut self, now: Instant, id: TaskManagementId) {
+        self.nexus.now = now;
+        self.managements.carry_out(id, &mut self.commands.set);
+        self.commands.feed_starved(&mut self.nexus);
+    }
+
     /// Handles the outcome of a task management function from the driver. The response is sent once
-    /// the tasks that it covered have ended.
+    /// the tasks that it covered have ended; if it is refused, they go on.
     pub fn handle_task_management(&mut self, now: Instant, id: TaskManagementId, outcome: TaskManagementOutcome) {
         self.nexus.now = now;
-        self.managements.note_outcome(id, outcome);
+        let freed = self.managements.note_outcome(id, outcome, &mut self.commands.set);
         self.advance_managements();
+        freed.into_iter().for_each(|task| self.commands.advance_task(task, &mut self.nexus));
+        self.commands.feed_starved(&mut self.nexus);
     }
 
     /// Sends an asynchronous message of our own, with data, on one connection: `preferred`, if it

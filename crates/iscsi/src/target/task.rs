@@ -37,6 +37,8 @@ pub(super) struct Task {
     pub(super) is_started: bool,
     /// Whether its response must not be sent any more.
     pub(super) is_aborted: bool,
+    /// Whether a task management function covers it that may still be refused: nothing of it begins meanwhile.
+    pub(super) is_suspended: bool,
     /// Its failure, with which it ends without being executed.
     pub(super) failure: Option<DataFailure>,
     pub(super) data_out: DataOutCollection,

@@ -52,7 +52,7 @@ pub(super) fn extended_copy(mut task: Task<'_>, parameter_list_length: u32) -> E
         Err(failure) => return refuse(failure),
     };
     let (unit, nexus, admission) = (Arc::clone(task.unit), task.nexus.clone(), task.admission);
-    let parties = parties(&unit, &nexus, &list);
+    let parties = parties(&unit, (&nexus, admission.arrivals), &list);
     let visits = match visits(&unit, &nexus, &parties) {
         Ok(visits) => visits,
         Err(failure) => return refuse(failure),
@@ -105,11 +105,12 @@ impl Party {
     }
 }
 
-/// The logical units of this target that the list names; `None` for one that is not here.
-fn parties(own: &Arc<LogicalUnit>, nexus: &NexusId, list: &CopyList) -> Vec<Option<Party>> {
+/// The logical units of this target that the list names; `None` for one that is not here, or was not when the copy
+/// arrived: what its initiator named was another one.
+fn parties(own: &Arc<LogicalUnit>, (nexus, arrivals): (&NexusId, u64), list: &CopyList) -> Vec<Option<Party>> {
     let mut known = vec![Arc::clone(own)];
     // A nexus cannot copy from or to a unit that it does not see.
-    known.extend(own.maps.seen_by(nexus));
+    known.extend(own.maps.seen_by(nexus, arrivals));
     let named: Vec<_> = known.iter().map(|unit| (identity::designators_of(unit), unit)).collect();
     let find = |name: &scsi::vpd::Designator| {
         let (_, unit) = named.iter().find(|(names, _)| names.contains(name))?;

@@ -21,6 +21,15 @@ use super::site::Sharing;
 use super::store::SavedSharing;
 use crate::limits::SAVING_RETRY_INTERVAL;
 
+/// Closes the gate at the end of the driver: nobody would keep the deadlines of those that wait there.
+struct ClosesGate(Arc<Sharing>);
+
+impl Drop for ClosesGate {
+    fn drop(&mut self) {
+        self.0.with(|state, now| state.close_gate(now));
+    }
+}
+
 /// The pending work of the driver.
 #[derive(Default)]
 struct Work {
@@ -30,8 +39,10 @@ struct Work {
 }
 
 impl Sharing {
-    /// Runs until it is dropped. `ranges` and `device` are those of the unit.
+    /// Runs until it is dropped, which ends the unit for all that wait at its gate. `ranges` and `device` are those of
+    /// the unit.
     pub(crate) async fn run(self: Arc<Self>, ranges: RangeLock, workers: Workers, device: SharedDevice) {
+        let _closes_gate = ClosesGate(Arc::clone(&self));
         loop {
             let work = self.work();
             for client in work.to_fence {

@@ -82,7 +82,11 @@ impl Sharing {
             };
             if at != At::Read {
                 let verdict = (at == At::Change).then_some(Ok(()));
-                state.arrived.insert(command, Arrived { client, waker: None, verdict });
+                let nexus = Some(nexus.clone());
+                state.arrived.insert(command, Arrived { nexus, client, waker: None, verdict });
+            }
+            if state.is_over {
+                state.close_gate(now);
             }
             Ok(Some(Passage { sharing: Arc::clone(self), command, client, at }))
         })
@@ -96,6 +100,21 @@ impl Passage {
     /// The reason why it must not.
     pub(crate) fn turn(&self) -> Turn<'_> {
         Turn(self)
+    }
+
+    /// The same for a command that goes on when its nexus is gone.
+    ///
+    /// # Errors
+    /// The reason why it must not.
+    pub(crate) fn turn_of_its_own(&self) -> Turn<'_> {
+        if self.at == At::Gate {
+            self.sharing.with(|state, _| {
+                if let Some(arrived) = state.arrived.get_mut(&self.command) {
+                    arrived.nexus = None;
+                }
+            });
+        }
+        self.turn()
     }
 
     /// Whether the client of the command still lives. Checked with the range held: a fence waits
@@ -153,12 +172,19 @@ mod tests {
     use super::*;
     use crate::sharing::SharingOptions;
     use base::clock::VirtualClock;
+    use block::completion::Workers;
     use block::memory::MemoryDevice;
+    use block::range_lock::RangeLock;
     use block::{Device, Identity};
+    use futures_util::FutureExt;
+    use scsi::Sense;
+
+    fn device() -> MemoryDevice {
+        MemoryDevice::new(1 << 20, Identity::default())
+    }
 
     fn sharing() -> Arc<Sharing> {
-        let geometry = MemoryDevice::new(1 << 20, Identity::default()).geometry();
-        Sharing::new(&SharingOptions::default(), &geometry, Arc::new(VirtualClock::default()))
+        Sharing::new(&SharingOptions::default(), &device().geometry(), Arc::new(VirtualClock::default()))
     }
 
     /// Polling the gate would wait for the lock of the sharing state.
@@ -182,5 +208,27 @@ mod tests {
         assert_eq!(counts(), (1, 0), "who waited has passed");
         drop(later);
         assert_eq!(counts(), (0, 0));
+    }
+
+    /// It was on its way while the unit was taken from its map.
+    #[test]
+    fn nobody_waits_at_the_gate_of_a_unit_that_has_ended() {
+        let sharing = sharing();
+        let nexus = NexusId::new("a stock initiator");
+        let arrive = |direction| {
+            let range = ByteRange { offset: 0, length: 4096 };
+            sharing.arrive(&nexus, range, direction).expect("nobody is fenced").expect("there are blocks")
+        };
+        let first = arrive(Direction::Change);
+        let waiting = arrive(Direction::Look);
+        assert_eq!((first.turn().now_or_never(), waiting.turn().now_or_never()), (Some(Ok(())), None));
+        let run = Arc::clone(&sharing).run(RangeLock::new(), Workers::new(), Arc::new(device()));
+        assert!(run.now_or_never().is_none(), "it runs until it is dropped");
+        let gone = Some(Err(Failure::Sense(Sense::LOGICAL_UNIT_NOT_SUPPORTED)));
+        let late = arrive(Direction::Look);
+        assert_eq!((waiting.turn().now_or_never(), late.turn().now_or_never()), (gone, gone));
+        assert_eq!(first.turn().now_or_never(), Some(Ok(())), "who has passed finishes");
+        drop((first, waiting, late));
+        assert_eq!(sharing.with(|state, _| (state.arrived.len(), state.manager.gate().command_count())), (0, 0));
     }
 }

@@ -125,10 +125,13 @@ impl Sharing {
         self.support
     }
 
-    /// Removes a nexus.
+    /// Removes a nexus. Its commands do not wait at the gate any more.
     pub(crate) fn remove_nexus(&self, nexus: &NexusId) {
         if self.is_used() {
-            self.with(|state, _| state.lose_path(nexus));
+            self.with(|state, now| {
+                state.turn_away(now, nexus);
+                state.lose_path(nexus);
+            });
         }
     }
 

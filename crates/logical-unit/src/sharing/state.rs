@@ -37,6 +37,8 @@ pub(super) struct Member {
 
 /// A command at the gate.
 pub(super) struct Arrived {
+    /// Whose it is; `None` for one that goes on when its nexus is gone.
+    pub(super) nexus: Option<NexusId>,
     pub(super) client: Option<ClientId>,
     pub(super) waker: Option<Waker>,
     /// Whether it may pass; `None` while it waits.
@@ -82,6 +84,8 @@ pub(super) struct State {
     /// The deadline at which the driver wakes by itself.
     pub(super) armed: Option<Instant>,
     pub(super) watch: Watch,
+    /// Whether the unit has ended, and with it who keeps the deadlines: nobody waits at the gate any more.
+    pub(super) is_over: bool,
     /// Wakers to call after the lock is released.
     wakes: Vec<Waker>,
 }
@@ -106,6 +110,7 @@ impl State {
             shares: Shares::new(options),
             armed: None,
             watch,
+            is_over: false,
             wakes: Vec::new(),
         }
     }
@@ -214,16 +219,33 @@ impl State {
                 self.fenced_keys.push_front(member.key);
             }
         }
-        let waits = |arrived: &Arrived| arrived.client == Some(client) && arrived.verdict.is_none();
+        self.refuse_waiting(now, Sense::SHARING_FENCED, |arrived| arrived.client == Some(client));
+        self.to_fence.push(client);
+    }
+
+    /// Refuses these of the commands that wait.
+    fn refuse_waiting(&mut self, now: Instant, sense: Sense, is_refused: impl Fn(&Arrived) -> bool) {
+        let waits = |arrived: &Arrived| arrived.verdict.is_none() && is_refused(arrived);
         let waiting: Vec<CommandId> =
             self.arrived.iter().filter(|(_, arrived)| waits(arrived)).map(|(command, _)| *command).collect();
         for command in waiting {
-            // A command that the gate lets pass at this very moment is refused once it holds its
+            // A command of a fenced client that the gate lets pass at this very moment is refused once it holds its
             // range.
             let _ = self.manager.cancel_command(now, command);
-            self.decide(command, Err(Sense::SHARING_FENCED.into()));
+            self.decide(command, Err(sense.into()));
         }
-        self.to_fence.push(client);
+    }
+
+    /// Ends the wait of a nexus that does not see the unit any more: the clients that would have to answer for that may
+    /// not see it, either.
+    pub(super) fn turn_away(&mut self, now: Instant, nexus: &NexusId) {
+        self.refuse_waiting(now, Sense::LOGICAL_UNIT_NOT_SUPPORTED, |arrived| arrived.nexus.as_ref() == Some(nexus));
+    }
+
+    /// Ends the wait of all, and of all that come.
+    pub(super) fn close_gate(&mut self, now: Instant) {
+        self.is_over = true;
+        self.refuse_waiting(now, Sense::LOGICAL_UNIT_NOT_SUPPORTED, |_| true);
     }
 
     /// Whether commands have to pass the gate: the unit is shared, or may have been before the

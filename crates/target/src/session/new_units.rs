@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use iscsi::target as protocol;
 use iscsi::target::TaskId;
 use logical_unit::{LunMap, MappedUnit, NexusId, Outcome};
+use scsi::sharing::action_out;
 use scsi::{Cdb, CdbError, Sense};
 
 /// What the initiator of a session knows of the units that came.
@@ -51,8 +52,9 @@ impl NewUnits {
         if mapped.arrival() <= self.arrivals_before && !is_copy {
             return None;
         }
-        if self.is_unknown(lun, mapped, task, protocol) && !cdb.is_ok_and(|cdb| cdb.exemption().from_attention) {
-            return Some(Refusal { outcome: luns.refuse_at(nexus, mapped), news: vec![mapped.arrival()] });
+        let refusal = || self.refuse_unknown((luns, nexus), (lun, mapped), task, protocol);
+        if let Some(refusal) = (!passes(cdb)).then(refusal).flatten() {
+            return Some(refusal);
         }
         if !is_copy || !self.may_name_unknown(luns, task, protocol) {
             return None;
@@ -61,6 +63,18 @@ impl NewUnits {
         self.told_by_copy = Some(arrivals);
         let outcome = Outcome::check_condition(Sense::REPORTED_LUNS_CHANGED);
         Some(Refusal { outcome, news: vec![OF_COPIES | arrivals] })
+    }
+
+    /// Refuses a command whose initiator may not have known of this unit when it sent it.
+    pub(super) fn refuse_unknown(
+        &mut self,
+        (luns, nexus): (&LunMap, &NexusId),
+        (lun, mapped): (u64, &MappedUnit),
+        task: TaskId,
+        protocol: &mut protocol::Session,
+    ) -> Option<Refusal> {
+        let is_unknown = self.is_unknown(lun, mapped, task, protocol);
+        is_unknown.then(|| Refusal { outcome: luns.refuse_at(nexus, mapped), news: vec![mapped.arrival()] })
     }
 
     /// Whether a copy may have been sent before its initiator knew of all units that are here.
@@ -99,4 +113,12 @@ impl NewUnits {
         let arrival = mapped.arrival();
         arrival > self.arrivals_before && self.met.get(&lun) != Some(&arrival) && !protocol.has_acknowledged(arrival)
     }
+}
+
+/// Whether a command is carried out at a unit of which its initiator may not know, as those are that a unit attention
+/// lets pass: they look, or are of a client that registered at this unit, and concern that alone. To fence anybody's
+/// client takes no more than its number, which another client of the unit before may have had.
+fn passes(cdb: &Result<Cdb, CdbError>) -> bool {
+    let fences = matches!(cdb, Ok(Cdb::SharingOut { service_action: action_out::FENCE, .. }));
+    !fences && cdb.is_ok_and(|cdb| cdb.exemption().from_attention)
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 use iscsi::target as protocol;
 use iscsi::target::TaskId;
-use logical_unit::{LunMap, MappedUnit, NexusId};
-use scsi::{Cdb, CdbError};
+use logical_unit::{LunMap, MappedUnit, NexusId, Outcome};
+use scsi::{Cdb, CdbError, Sense};
 
 use crate::shared::Shared;
 use crate::tally::Tally;
@@ -38,6 +38,21 @@ impl Units {
         protocol: &mut protocol::Session,
     ) -> Option<Refusal> {
         self.new_units.refuse((&self.luns, &self.nexus), (lun, mapped?), command, protocol)
+    }
+
+    /// The answer to a command whose unit went while it waited there, in place of that outcome: what those are told
+    /// that come for its number now.
+    pub(super) fn refuse_left_behind(
+        &mut self,
+        (lun, task): (u64, TaskId),
+        outcome: &Outcome,
+        protocol: &mut protocol::Session,
+    ) -> Option<Refusal> {
+        if outcome.sense != Some(Sense::LOGICAL_UNIT_NOT_SUPPORTED) {
+            return None;
+        }
+        let mapped = self.luns.mapped(lun)?;
+        self.new_units.refuse_unknown((&self.luns, &self.nexus), (lun, &mapped), task, protocol)
     }
 
     /// The functions of RFC 7144 that concern the nexus as a whole, which logical units do not

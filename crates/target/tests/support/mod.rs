@@ -55,6 +55,8 @@ pub struct Client<S> {
     /// The ExpStatSN of commands: fixed, unless a test changes it.
     pub exp_stat_sn: Serial32,
     pub cid: u16,
+    /// The LUN field of its commands.
+    pub lun: u64,
     pub initiator_name: &'static str,
 }
 
@@ -66,6 +68,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
             cmd_sn: Serial32(1),
             exp_stat_sn: Serial32(0),
             cid: 0,
+            lun: 0,
             initiator_name: HOST,
         }
     }
@@ -149,7 +152,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
             reads: write.is_none() && expected > 0,
             writes: write.is_some(),
             attribute: TaskAttribute::Simple,
-            lun: 0,
+            lun: self.lun,
             initiator_task_tag: tag(number),
             expected_data_transfer_length: expected,
             cmd_sn: self.cmd_sn,

@@ -102,6 +102,7 @@ impl Commands {
             is_delivered: command.is_immediate,
             is_started: false,
             is_aborted: false,
+            is_suspended: false,
             failure,
             data_out: collection,
             data_out_held,
@@ -239,16 +240,10 @@ impl Commands {
     }
 
     /// Takes the next step of a task: requests more data, starts, or fails.
-    fn advance_task(&mut self, id: TaskId, nexus: &mut Nexus) {
+    pub(super) fn advance_task(&mut self, id: TaskId, nexus: &mut Nexus) {
         let Some(task) = self.set.task(id) else { return };
-        if task.is_aborted && !task.is_started {
-            if task.data_out.is_settled() {
-                self.set.remove_task(id);
-            }
-            return;
-        }
         let at = task.link;
-        if !task.is_delivered || task.is_started {
+        if !task.is_delivered || task.is_started || task.is_suspended {
             return;
         }
         let is_failed = task.failure.is_some();
@@ -324,6 +319,14 @@ impl Commands {
             data_in_bytes_max: task.data_in_bytes_max(),
         };
         nexus.events.push_back(Event::Command(command));
+    }
+
+    /// Takes a command back that the driver has not begun. It begins again where its task is not suspended any more.
+    pub(super) fn take_back(&mut self, command: Command) {
+        if let Some(task) = self.set.task(command.task) {
+            task.is_started = false;
+            task.data_out.buffer = Some(command.data_out);
+        }
     }
 
     fn fail_task(&mut self, id: TaskId, nexus: &mut Nexus) {

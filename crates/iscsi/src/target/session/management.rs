@@ -1,9 +1,15 @@
 //! Task management (RFC 7143 4.2.3, 11.5; RFC 7144 4).
 //!
 //! ```text
-//! request ─► tasks covered are silenced ─► commands before it and data under way have come ─► the driver carries it out
-//!         ─► tasks with the driver have ended ─► other connections have acknowledged what they were sent ─► response
+//! request ─► tasks covered are suspended ─► commands before it and data under way have come ─► the driver is told
+//!         ─► it carries it out: tasks covered are silenced ─► those with the driver have ended
+//!         │      ─► other connections have acknowledged what they were sent ─► response
+//!         └► it refuses: tasks covered go on ─► response
 //! ```
+//!
+//! Nothing of a suspended task begins. One that the driver has may end, and is answered: before the response to the
+//! function the initiator takes the answer as usual (RFC 7143 4.2.3.3 b), and where the function is refused it waits
+//! for it.
 //!
 //! The wait for commands and data has an end (`ABORT_DATA_TIMEOUT`): common initiators stop sending
 //! them.
@@ -56,17 +62,6 @@ pub(super) enum Then {
     Deliver,
     /// The task of this tag continues on the connection of the request.
     Resume(InitiatorTaskTag),
-}
-
-/// The tasks that a function covers.
-#[derive(Default)]
-struct Covered {
-    /// Tasks whose data still comes.
-    awaits_data: Vec<TaskId>,
-    /// Tasks with the driver.
-    waits_for: Vec<TaskId>,
-    /// The one task of ABORT TASK.
-    task: Option<TaskId>,
 }
 
 /// The task management requests under way.
@@ -146,7 +141,7 @@ impl Managements {
                 }
                 // The driver knows the unit attentions.
                 Function::QueryAsynchronousEvent => {
-                    self.wait(at, request, function, Covered::default(), set, nexus);
+                    self.wait(at, request, (function, None), set, nexus);
                     return Ok(Then::Nothing);
                 }
                 // No logical unit here has ACA conditions (NormACA is zero).
@@ -226,13 +221,12 @@ impl Managements {
             self.respond(at, request, Answer::FunctionRejected, set, nexus);
             return Then::Nothing;
         }
-        // Data that still comes for it is dropped.
-        set.drop_task(id);
         if is_started {
             // The driver has it: its completion must be awaited.
-            let covered = Covered { waits_for: vec![id], task: Some(id), ..Covered::default() };
-            self.wait(at, request, TaskManagementFunction::AbortTask, covered, set, nexus);
+            self.wait(at, request, (TaskManagementFunction::AbortTask, Some(id)), set, nexus);
         } else {
+            // Data that still comes for it is dropped.
+            set.drop_task(id);
             self.respond(at, request, Answer::FunctionComplete, set, nexus);
         }
         Then::Nothing
@@ -257,18 +251,16 @@ impl Managements {
                 missing = missing.next();
             }
         }
-        let awaits_data = silence(function, request.lun, set, nexus);
-        self.wait(at, request, function, Covered { awaits_data, ..Covered::default() }, set, nexus);
+        self.wait(at, request, (function, None), set, nexus);
         Then::Deliver
     }
 
-    /// Lets a request wait for the tasks that it covers.
+    /// Lets a request wait for the tasks that it covers: `task` is the one of ABORT TASK.
     fn wait(
         &mut self,
         at: LinkId,
         request: &TaskManagementRequest,
-        function: TaskManagementFunction,
-        Covered { awaits_data, waits_for, task }: Covered,
+        (function, task): (TaskManagementFunction, Option<TaskId>),
         set: &mut TaskSet,
         nexus: &mut Nexus,
     ) {
@@ -278,7 +270,7 @@ impl Managements {
             (None, Some(Scope::Target)) => 0,
             (None, _) => request.lun,
         };
-        self.pending.push(PendingManagement {
+        let mut pending = PendingManagement {
             id,
             link: at,
             initiator_task_tag: request.initiator_task_tag,
@@ -286,21 +278,53 @@ impl Managements {
             lun,
             task,
             cmd_sn: request.cmd_sn,
-            awaits_data,
+            covered: Vec::new(),
+            awaits_data: Vec::new(),
             deadline: nexus.now + ABORT_DATA_TIMEOUT,
             is_begun: false,
-            waits_for,
+            waits_for: Vec::new(),
             outcome: None,
             fences: None,
-        });
+        };
+        suspend(&mut pending, set);
+        pending.awaits_data = pending.covered.iter().copied().filter(|id| awaits_data(*id, set, nexus)).collect();
+        self.pending.push(pending);
         self.advance(set, nexus);
     }
 
-    /// Notes the outcome of a function from the driver. The response is sent once the tasks that it covered have ended.
-    pub(super) fn note_outcome(&mut self, id: TaskManagementId, outcome: TaskManagementOutcome) {
-        if let Some(pending) = self.pending.iter_mut().find(|pending| pending.id == id) {
-            pending.outcome = Some(outcome);
+    /// Notes that the driver carries a function out: from now on the tasks that it covers are not answered any more.
+    pub(super) fn carry_out(&mut self, id: TaskManagementId, set: &mut TaskSet) {
+        let Some(pending) = self.pending.iter_mut().find(|pending| pending.id == id) else { return };
+        for id in std::mem::take(&mut pending.covered) {
+            if set.task(id).is_some_and(|task| task.is_started) {
+                pending.waits_for.push(id);
+            }
+            set.drop_task(id);
         }
+    }
+
+    /// Notes the outcome of a function from the driver. The response is sent once the tasks that it covered have ended.
+    /// Returns those that go on, because it was refused.
+    #[must_use]
+    pub(super) fn note_outcome(
+        &mut self,
+        id: TaskManagementId,
+        outcome: TaskManagementOutcome,
+        set: &mut TaskSet,
+    ) -> Vec<TaskId> {
+        if outcome == TaskManagementOutcome::FunctionComplete {
+            self.carry_out(id, set);
+        }
+        let Some(pending) = self.pending.iter_mut().find(|pending| pending.id == id) else { return Vec::new() };
+        pending.outcome = Some(outcome);
+        let mut freed = std::mem::take(&mut pending.covered);
+        freed.retain(|id| self.pending.iter().all(|other| !other.covered.contains(id)));
+        for id in &freed {
+            if let Some(task) = set.task(*id) {
+                task.is_suspended = false;
+            }
+        }
+        freed
     }
 
     /// The deadline of [`advance`](Self::advance) for data and commands.
@@ -313,7 +337,7 @@ impl Managements {
         let mut index = 0;
         while let Some(pending) = self.pending.get_mut(index) {
             pending.waits_for.retain(|&id| set.has(id));
-            pending.awaits_data.retain(|&id| set.has(id));
+            pending.awaits_data.retain(|&id| awaits_data(id, set, nexus));
             if !pending.is_begun {
                 begin(pending, set, nexus);
             }
@@ -335,46 +359,41 @@ impl Managements {
     }
 }
 
-/// Ends the tasks that a function covers without responses. Returns those whose data is still
-/// to come.
-fn silence(function: TaskManagementFunction, lun: u64, set: &mut TaskSet, nexus: &Nexus) -> Vec<TaskId> {
-    let Some(scope) = scope(function) else { return Vec::new() };
-    let is_covered = |task: &&Task| scope == Scope::Target || task.header.lun == lun;
-    let covered: Vec<TaskId> = set.all().filter(is_covered).map(|task| task.id).collect();
-    let mut awaits_data = Vec::new();
-    for id in covered {
-        let Some(task) = set.task(id) else { continue };
-        task.is_aborted = true;
-        let (is_started, is_settled, link) = (task.is_started, task.data_out.is_settled(), task.link);
-        if !is_started && !is_settled && nexus.is_live(link) {
-            awaits_data.push(id);
-        } else if !is_started {
-            set.remove_task(id);
-        }
+/// Suspends the tasks that a function covers.
+fn suspend(pending: &mut PendingManagement, set: &mut TaskSet) {
+    let PendingManagement { function, lun, task: aborted, .. } = *pending;
+    let scope = scope(function);
+    let is_covered = |task: &Task| match scope {
+        Some(Scope::Target) => true,
+        Some(Scope::LogicalUnit) => task.header.lun == lun,
+        None => Some(task.id) == aborted,
+    };
+    pending.covered.clear();
+    for task in set.tasks.values_mut().filter(|task| is_covered(task)) {
+        task.is_suspended = true;
+        pending.covered.push(task.id);
     }
-    awaits_data
+}
+
+/// Whether data of a suspended task is under way.
+fn awaits_data(id: TaskId, set: &TaskSet, nexus: &Nexus) -> bool {
+    let task = set.tasks.get(&id.initiator_task_tag).filter(|task| task.id == id);
+    task.is_some_and(|task| !task.is_started && !task.data_out.is_settled() && nexus.is_live(task.link))
 }
 
 /// Passes a function to the driver, once all commands before the request and the data of the
 /// covered tasks have come.
 fn begin(pending: &mut PendingManagement, set: &mut TaskSet, nexus: &mut Nexus) {
-    let (function, lun, is_late) = (pending.function, pending.lun, nexus.now >= pending.deadline);
-    let is_covering = scope(function).is_some();
-    let has_all_commands = !is_covering || set.window.has_delivered_up_to(pending.cmd_sn);
+    let PendingManagement { id, function, lun, task, cmd_sn, deadline, .. } = *pending;
+    let is_late = nexus.now >= deadline;
+    let has_all_commands = scope(function).is_none() || set.window.has_delivered_up_to(cmd_sn);
     let may_begin = is_late || (has_all_commands && pending.awaits_data.is_empty());
     if !may_begin {
         return;
     }
     // Tasks that came during this wait are covered, too.
-    for id in silence(function, lun, set, nexus) {
-        set.remove_task(id);
-    }
-    let is_covered = |task: &&Task| task.is_aborted && task.is_started;
-    let of_scope = |task: &&Task| scope(function).is_some_and(|scope| scope == Scope::Target || task.header.lun == lun);
-    let started = set.all().filter(is_covered).filter(of_scope).map(|task| task.id);
+    suspend(pending, set);
     pending.is_begun = true;
-    pending.waits_for.extend(started);
-    let (id, task) = (pending.id, pending.task);
     nexus.events.push_back(Event::TaskManagement(TaskManagement { id, function, lun, task }));
 }
 

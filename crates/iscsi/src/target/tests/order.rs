@@ -211,6 +211,128 @@ fn a_task_set_is_aborted_with_commands_that_come_late() {
     assert!(matches!(peer.receive_bhs()[..], [Bhs::TaskManagementResponse(_)]));
 }
 
+/// It is told so, and waits for the tasks: those that collect data, that come late, and that the driver has.
+#[test]
+fn a_function_that_is_refused_leaves_its_tasks_to_be_answered() {
+    use TaskManagementFunction::{AbortTaskSet, ClearTaskSet, LogicalUnitReset};
+    for function in [AbortTaskSet, ClearTaskSet, LogicalUnitReset] {
+        let mut peer = Peer::logged_in(parameters(), &[("ImmediateData", "No")]);
+        peer.read(0x10, 512);
+        let read = peer.started();
+        let write = peer.command(0x11, cdb_write(512), Direction::Write, 512);
+        peer.send(&write, Vec::new());
+        let (transfer, ..) = r2ts(&peer.receive_bhs())[0];
+        let late = peer.command(0x12, cdb_write(512), Direction::Write, 512);
+        peer.task_management(0x40, function, None);
+        peer.data_out(0x11, Some(transfer), 0, 0, true, &pattern(512));
+        assert!(peer.events.is_empty(), "a command before it is still to come");
+        peer.send(&late, Vec::new());
+        let (transfer, ..) = r2ts(&peer.receive_bhs())[0];
+        let Some(Event::TaskManagement(request)) = peer.events.pop() else { panic!("the driver is told") };
+        assert!(peer.events.is_empty(), "the data that has come begins nothing");
+        peer.target.handle_task_management(peer.now, request.id, TaskManagementOutcome::LunDoesNotExist);
+        peer.collect_events();
+        assert_eq!(outcome_of(&peer.receive_bhs()[0]), TaskManagementOutcome::LunDoesNotExist);
+        let write = peer.started();
+        assert_eq!((write.task.initiator_task_tag, &write.data_out[..]), (itt(0x11), &pattern(512)[..]));
+        peer.data_out(0x12, Some(transfer), 0, 0, true, &pattern(512));
+        let late = peer.started();
+        for task in [read.task, write.task, late.task] {
+            peer.complete(task, Outcome { status: 2, ..Outcome::default() });
+            assert!(matches!(peer.receive_bhs()[..], [Bhs::ScsiResponse(_)]));
+        }
+        assert_eq!(peer.target.task_count(), 0);
+    }
+}
+
+#[test]
+fn an_abort_that_is_refused_leaves_its_task_to_be_answered() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    peer.read(0x10, 512);
+    let command = peer.started();
+    peer.task_management(0x40, TaskManagementFunction::AbortTask, Some((0x10, Serial32(100))));
+    let Some(Event::TaskManagement(request)) = peer.events.pop() else { panic!("the driver is told") };
+    peer.target.handle_task_management(peer.now, request.id, TaskManagementOutcome::LunDoesNotExist);
+    assert_eq!(outcome_of(&peer.receive_bhs()[0]), TaskManagementOutcome::LunDoesNotExist, "it waits for nothing");
+    peer.complete(command.task, good(&pattern(512)));
+    assert!(matches!(peer.receive_bhs()[..], [Bhs::DataIn(_)]));
+}
+
+/// A command for which the driver has no room yet does not keep the function waiting that may abort it.
+#[test]
+fn a_command_that_is_taken_back_begins_again_only_if_the_function_is_refused() {
+    for outcome in [TaskManagementOutcome::LunDoesNotExist, TaskManagementOutcome::FunctionComplete] {
+        let mut peer = Peer::logged_in(parameters(), &[]);
+        let write = peer.command(0x10, cdb_write(512), Direction::Write, 512);
+        peer.send(&write, pattern(512));
+        let command = peer.started();
+        let task = command.task;
+        assert!(!peer.target.session().is_suspended(task));
+        peer.task_management(0x40, TaskManagementFunction::AbortTask, Some((0x10, Serial32(100))));
+        let Some(Event::TaskManagement(request)) = peer.events.pop() else { panic!("the driver is told") };
+        assert!(peer.target.session().is_suspended(task));
+        peer.target.session().take_back(command);
+        peer.target.handle_task_management(peer.now, request.id, outcome);
+        peer.collect_events();
+        assert_eq!(outcome_of(&peer.receive_bhs()[0]), outcome);
+        if outcome == TaskManagementOutcome::LunDoesNotExist {
+            let again = peer.started();
+            assert_eq!((again.task, &again.data_out[..]), (task, &pattern(512)[..]));
+            peer.complete(task, Outcome::default());
+            assert!(matches!(peer.receive_bhs()[..], [Bhs::ScsiResponse(_)]));
+        }
+        assert!(peer.events.is_empty() && peer.target.task_count() == 0);
+    }
+}
+
+/// A device that hangs holds the response up, and not the buffers and places of tasks that never get to it.
+#[test]
+fn what_collects_data_ends_when_a_function_is_carried_out_and_not_when_that_is_done() {
+    let mut peer = Peer::logged_in(parameters(), &[("ImmediateData", "No")]);
+    peer.read(0x10, 512);
+    let hanging = peer.started();
+    let write = peer.command(0x11, cdb_write(512), Direction::Write, 512);
+    peer.send(&write, Vec::new());
+    assert_eq!(r2ts(&peer.receive_bhs()).len(), 1);
+    peer.task_management(0x40, TaskManagementFunction::LogicalUnitReset, None);
+    peer.sleep(crate::limits::ABORT_DATA_TIMEOUT);
+    let Some(Event::TaskManagement(request)) = peer.events.pop() else { panic!("the driver is told") };
+    let now = peer.now;
+    peer.target.session().handle_carrying_out(now, request.id);
+    assert_eq!(peer.target.task_count(), 1);
+    peer.complete(hanging.task, good(&pattern(512)));
+    assert!(peer.receive().is_empty(), "it is aborted");
+    peer.target.handle_task_management(peer.now, request.id, TaskManagementOutcome::FunctionComplete);
+    assert_eq!(outcome_of(&peer.receive_bhs()[0]), TaskManagementOutcome::FunctionComplete);
+}
+
+/// One that is refused does not free what another still covers.
+#[test]
+fn a_task_that_two_functions_cover_waits_for_both() {
+    let mut peer = Peer::logged_in(parameters(), &[("ImmediateData", "No")]);
+    let write = peer.command(0x10, cdb_write(512), Direction::Write, 512);
+    peer.send(&write, Vec::new());
+    let (transfer, ..) = r2ts(&peer.receive_bhs())[0];
+    for tag in [0x40, 0x41] {
+        peer.task_management(tag, TaskManagementFunction::AbortTaskSet, None);
+    }
+    peer.data_out(0x10, Some(transfer), 0, 0, true, &pattern(512));
+    let requests: Vec<_> = std::mem::take(&mut peer.events)
+        .into_iter()
+        .map(|event| match event {
+            Event::TaskManagement(request) => request.id,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    peer.target.handle_task_management(peer.now, requests[0], TaskManagementOutcome::LunDoesNotExist);
+    peer.collect_events();
+    assert!(peer.events.is_empty());
+    peer.target.handle_task_management(peer.now, requests[1], TaskManagementOutcome::FunctionComplete);
+    peer.collect_events();
+    assert!(peer.events.is_empty(), "it is aborted");
+    assert_eq!((peer.receive_bhs().len(), peer.target.task_count()), (2, 0));
+}
+
 /// A response brings news; what the initiator sent before it had them knows nothing of them, however late it comes.
 #[test]
 fn a_command_knows_of_the_news_that_its_initiator_had_when_it_sent_it() {

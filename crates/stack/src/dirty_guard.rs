@@ -68,20 +68,25 @@ impl Stores {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses changes of these ranges where something is dirty.
-    fn check(&self, by: &Use, changed: &[ByteRange], is_unknown: bool) -> std::result::Result<(), block::Error> {
+    /// Refuses changes of these ranges, of which a path `heard`, where something is dirty.
+    fn check(&self, by: &Use, changed: &[ByteRange], heard: &ReportedChanges) -> std::result::Result<(), block::Error> {
         let stores = self.lock();
         for (place, (store, opened)) in &*stores {
             let Err(error) = opened.check_changes(changed) else { continue };
             let Some(&conflict) = ConflictingChanges::of(&error) else { return Err(error) };
             stores.values().for_each(|(_, opened)| opened.stop_writing_back());
             let (what, bytes) = (store.as_str(), conflict.bytes);
-            let others = match is_unknown {
-                true => {
+            let others = match &heard.untold {
+                Some(why) => format!(
+                    "the target does not tell what others changed in the logical unit while it was out of reach, which \
+                     may be all of it: {why}"
+                ),
+                None if heard.unknown.is_some() => {
                     "nobody can say what others changed in the logical unit while it was out of reach: its file was \
-                         moved, restored, or changed while the target did not run"
+                     moved, restored, or changed while the target did not run"
+                        .to_owned()
                 }
-                false => "others changed the logical unit while it was out of reach",
+                None => "others changed the logical unit while it was out of reach".to_owned(),
             };
             let context = format!(
                 "{others}. {bytes} bytes that are dirty in the {what} {place} lie there, and nothing is written back \
@@ -137,11 +142,11 @@ impl DirtyGuard {
                         if heard.unknown.is_some() && join_all(others.iter().map(answers)).await.contains(&true) {
                             heard.unknown = None;
                         }
-                        let (changed, is_unknown) = (heard.ranges(), heard.unknown.is_some());
+                        let changed = heard.ranges();
                         let whole: Vec<ByteRange> =
                             changed.iter().filter_map(|&range| place_in_whole(stripe, range)).collect();
                         match stores.upgrade() {
-                            Some(stores) => stores.check(&by, &whole, is_unknown).map(|()| changed),
+                            Some(stores) => stores.check(&by, &whole, &heard).map(|()| changed),
                             None => Ok(changed),
                         }
                     })

@@ -11,8 +11,8 @@ use block::{Buffer, Error, ErrorKind};
 use iscsi::initiator::{Completed, Outcome};
 use scsi::Sense;
 
-use super::errors::{AGAIN_WORDS, in_doubt, timed_out};
-use crate::job::{Job, Kind, Step};
+use super::errors::{ABSENT_WORDS, AGAIN_WORDS, in_doubt, timed_out};
+use crate::job::{Job, Kind, Reply, Step};
 use crate::limits::ATTEMPTS_MAX;
 use crate::options::InitiatorOptions;
 use crate::raw_command::Repeat;
@@ -117,6 +117,12 @@ pub(super) fn judge_answer(job: &mut Job, completed: Completed, situation: &Situ
             job.give_up(error);
             consequences.is_fenced = true;
         }
+        // It is written again with all the others when there is a unit.
+        Verdict::Absent(_) if matches!(job.reply, Reply::Replay) => job.reissue(step),
+        // As what comes later does, it waits for the unit. Of several paths another may lead to it now.
+        Verdict::Absent(_) if !options.has_other_paths && !is_only_once => {
+            consequences.try_again(job, step, ABSENT_WORDS, situation);
+        }
         Verdict::Absent(error) | Verdict::Failed(error) => {
             job.give_up(error.clone());
             if step.is_synchronize() {
@@ -177,7 +183,7 @@ fn judge_raw(
 
 /// What an answer that is no unit attention calls for.
 fn called_for(verdict: &Verdict) -> Attention {
-    if matches!(verdict, Verdict::Absent(_)) { Attention::Renumbered } else { Attention::None }
+    if matches!(verdict, Verdict::Absent(_)) { Attention::Absent } else { Attention::None }
 }
 
 impl Consequences {

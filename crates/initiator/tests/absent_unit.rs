@@ -197,10 +197,16 @@ fn shared() -> impl FnMut(&mut Disk, &Cdb) -> Option<Reaction> + Send {
 }
 
 /// A shared unit says itself what it lost. Reads wait for it; a write is not made again unasked, and is told to have
-/// failed.
+/// failed, as is a flush.
 #[test]
 fn a_host_that_shares_a_unit_does_not_take_its_removal_for_a_loss() {
-    for is_write in [false, true] {
+    type IsLast = fn(&Cdb) -> bool;
+    let lasts: [(IsLast, usize); 3] = [
+        (|cdb| matches!(cdb, Cdb::Read(_)), 3),
+        (|cdb| matches!(cdb, Cdb::Write(_)), 0),
+        (|cdb| matches!(cdb, Cdb::SynchronizeCache(_)), 1),
+    ];
+    for (is_last, failing) in lasts {
         let mut world = World::new(5);
         let target = Scripted::new(&world);
         let mut sharing = shared();
@@ -212,18 +218,19 @@ fn a_host_that_shares_a_unit_does_not_take_its_removal_for_a_loss() {
         write_all(&mut world, &lun);
         let (mut sharing, mut is_told) = (shared(), false);
         target.tell(move |disk, cdb| {
-            let is_last = matches!(cdb, Cdb::Write(_)) == is_write && matches!(cdb, Cdb::Read(_) | Cdb::Write(_));
+            let is_removed = is_last(cdb) && !std::mem::replace(&mut is_told, true);
             match sharing(disk, cdb) {
                 Some(reaction) => reaction,
-                None if is_last && !std::mem::replace(&mut is_told, true) => {
-                    Reaction::Answer(Reply::sense(Sense::LOGICAL_UNIT_NOT_SUPPORTED))
-                }
+                None if is_removed => Reaction::Answer(Reply::sense(Sense::LOGICAL_UNIT_NOT_SUPPORTED)),
                 None => Reaction::Proper,
             }
         });
         let writing = lun.write(0, Buffer::copy_of(&[7; BLOCK]), false);
         let written = world.run(writing).map(drop).map_err(|error| error.kind());
-        assert_eq!(written, if is_write { Err(ErrorKind::Gone) } else { Ok(()) });
+        let flushed = flush(&mut world, &lun);
+        let mut expected = [Ok(()); 2];
+        expected.iter_mut().skip(failing).take(1).for_each(|told| *told = Err(ErrorKind::Gone));
+        assert_eq!([written, flushed], expected);
         assert_eq!(read(&mut world, &lun), Ok(7));
         assert_eq!(flush(&mut world, &lun), Ok(()));
         assert!(std::iter::from_fn(|| events.try_receive()).all(|event| event != Event::WritesLost));

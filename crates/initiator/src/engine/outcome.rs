@@ -119,8 +119,7 @@ pub(super) fn judge_answer(job: &mut Job, completed: Completed, situation: &Situ
         }
         // It is written again with all the others when there is a unit.
         Verdict::Absent(_) if matches!(job.reply, Reply::Replay) => job.reissue(step),
-        // As what comes later does, it waits for the unit. Of several paths another may lead to it now.
-        Verdict::Absent(_) if !options.has_other_paths && !is_only_once => {
+        Verdict::Absent(_) if awaits_unit(job, options) => {
             consequences.try_again(job, step, ABSENT_WORDS, situation);
         }
         Verdict::Absent(error) | Verdict::Failed(error) => {
@@ -179,6 +178,13 @@ fn judge_raw(
         };
     }
     consequences
+}
+
+/// Whether a job that finds no unit waits for it, as those do that come later. Of several paths another may lead to it
+/// now. What changes a shared unit is not made again unasked; and one that comes may have lost what a flush is about.
+fn awaits_unit(job: &Job, options: &InitiatorOptions) -> bool {
+    let is_question = matches!(job.kind, Kind::Read { .. } | Kind::Extents { .. });
+    !options.has_other_paths && (is_question || !options.is_shared)
 }
 
 /// What an answer that is no unit attention calls for.

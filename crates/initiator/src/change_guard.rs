@@ -20,6 +20,8 @@ pub struct ReportedChanges {
     pub recorded: Vec<ByteRange>,
     /// The whole unit, where the target does not know what others changed: perhaps everything.
     pub unknown: Option<ByteRange>,
+    /// Why the target does not tell what it recorded, where that is so: everything counts as recorded then.
+    pub untold: Option<String>,
 }
 
 impl ReportedChanges {
@@ -34,6 +36,7 @@ impl ReportedChanges {
         Self {
             recorded: self.recorded.iter().filter_map(within).collect(),
             unknown: self.unknown.as_ref().and_then(within),
+            untold: self.untold.clone(),
         }
     }
 }

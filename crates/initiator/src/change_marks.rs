@@ -6,11 +6,19 @@
 //! as [`Event::Invalidated`](block::Event::Invalidated). If the target does not know the mark any
 //! more, with another token only, or only since it was made anew, everything may have changed.
 //!
+//! | the answer in a new session | others changed |
+//! |---|---|
+//! | a report | what it says |
+//! | that the target knows no such mark, or has no marks any more | nobody knows what |
+//! | a refusal (ILLEGAL REQUEST, but for 25h) | everything |
+//! | 25h: there is no such LUN; NOT READY; ABORTED COMMAND | not known yet: that says nothing, and the next session asks; requests wait for it as for any |
+//! | another error, as of the target's medium, or data that make no sense | likewise, for half of the replacement timeout; then everything |
+//!
 //! Of a shared LUN no changes are read: its registrations report changes, and outlive the session.
 
 use block::{ByteRange, Error, ErrorKind};
 use scsi::change_mark::{Changes, Parameters, Run, Support, action_in, action_out, parse_marks};
-use scsi::{Cdb, Sense, Status};
+use scsi::{Cdb, Sense, SenseKey, Status};
 
 pub use scsi::change_mark::{Mark, Support as ChangeMarkSupport};
 
@@ -20,7 +28,7 @@ use crate::limits::{CHANGE_REPORT_BYTES, CHANGE_REPORTS_MAX, MARKS_BYTES};
 use crate::raw_command::{RawCommand, RawOutcome, Repeat};
 use crate::remote_lun::RemoteLun;
 use crate::taken_marks::{TakenMarks, Tokens};
-use crate::unit::Probe;
+use crate::unit::{Probe, is_unsupported};
 
 /// The changes that a mark has recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -249,17 +257,13 @@ fn everything() -> ByteRange {
     ByteRange { offset: 0, length: u64::MAX }
 }
 
-/// The changes of a mark whose report cannot be read: it may be there, so no other path vouches for anything.
-fn unread() -> Vec<ByteRange> {
-    tracing::warn!("the target does not report what others changed meanwhile: everything counts as changed");
-    vec![everything()]
-}
-
 /// Takes the held marks again, first of all in a new session. Returns what others changed
 /// meanwhile; nothing for a unit that `is_shared`.
 ///
 /// # Errors
-/// Those of the link. A mark whose changes the unit does not report counts as everything changed.
+/// Those of the link, and answers that say nothing of changes: there is no unit now (25h), or an error that may pass.
+/// Another session asks again. Where such errors go on, for half of the replacement timeout, everything counts as
+/// changed.
 pub(crate) async fn take_again(
     probe: &mut Probe<'_>,
     support: Option<Support>,
@@ -273,58 +277,124 @@ pub(crate) async fn take_again(
             continue;
         }
         match take_one(probe, support, id, taken).await? {
-            Some(ranges) => changed.recorded.extend(ranges),
-            None => {
-                tracing::warn!("the target does not know what others changed meanwhile: everything may be old");
-                changed.unknown = Some(everything());
+            Told::Recorded(ranges) => changed.recorded.extend(ranges),
+            Told::Unknown => changed.unknown = Some(everything()),
+            Told::Nothing(why) => {
+                changed.recorded.push(everything());
+                changed.untold = Some(why);
             }
         }
+    }
+    if changed.untold.is_none() {
+        taken.end_silence();
     }
     Ok(changed)
 }
 
-/// Takes one mark again. Returns what it recorded, everything where that cannot be read; `None` where
-/// the unit does not know what others changed.
+/// What the unit tells of one mark.
+enum Told {
+    /// It recorded these.
+    Recorded(Vec<ByteRange>),
+    /// It does not know the mark.
+    Unknown,
+    /// It has the mark, perhaps, and does not tell, for this reason: no other path vouches for anything.
+    Nothing(String),
+}
+
+/// Why a question about marks brings no answer.
+struct Silence {
+    why: Error,
+    /// Whether the unit refuses it, and will do so again.
+    is_refused: bool,
+}
+
+impl Silence {
+    fn malformed(error: scsi::Malformed) -> Self {
+        Self { why: malformed(error), is_refused: false }
+    }
+
+    /// The words for a silence that lasts.
+    ///
+    /// # Errors
+    /// Its own, where it may end: the session is made anew, and asks again.
+    fn lasting(self, probe: &Probe<'_>, taken: &TakenMarks) -> Result<String, LinkError> {
+        let options = probe.options();
+        // Requests that wait for the session have time left then.
+        if self.is_refused || taken.is_silent_for(options.clock.now(), options.replacement_timeout / 2) {
+            return Ok(self.why.to_string());
+        }
+        Err(LinkError::Unit(self.why))
+    }
+}
+
+/// The data of an answer to a question about marks.
+///
+/// # Errors
+/// An answer that says nothing: there is no unit now, or what failed may pass.
+fn heard(answer: Result<Vec<u8>, Sense>, what: &str) -> Result<Result<Vec<u8>, Silence>, LinkError> {
+    let sense = match answer {
+        Ok(data) => return Ok(Ok(data)),
+        Err(sense) => sense,
+    };
+    let why = sense_error(&sense, what);
+    match sense.key {
+        SenseKey::NotReady | SenseKey::AbortedCommand => Err(LinkError::Unit(why)),
+        SenseKey::IllegalRequest if !is_unsupported(&sense) => Err(LinkError::Unit(why)),
+        key => Ok(Err(Silence { why, is_refused: key == SenseKey::IllegalRequest })),
+    }
+}
+
+/// Takes one mark again. Returns what it recorded.
 async fn take_one(
     probe: &mut Probe<'_>,
     support: Option<Support>,
     id: [u8; 16],
     taken: &TakenMarks,
-) -> Result<Option<Vec<ByteRange>>, LinkError> {
-    let Some(support) = support else { return Ok(None) };
-    let marks = probe.ask(&report_marks_cdb()).await?.ok().and_then(|data| parse_marks(&data).ok());
+) -> Result<Told, LinkError> {
+    let Some(support) = support else { return Ok(Told::Unknown) };
+    let answer = heard(probe.ask(&report_marks_cdb()).await?, "REPORT MARKS")?;
+    let marks = match answer.and_then(|data| parse_marks(&data).map_err(Silence::malformed)) {
+        Ok(marks) => Ok(marks),
+        Err(silence) => Err(silence.lasting(probe, taken)?),
+    };
     let tokens = taken.get(&id);
     let counts = |mark: &&Mark| mark.id == id && tokens.as_ref().is_some_and(|tokens| tokens.0.contains(&mark.token));
-    let is_taken = take_newest(probe, id, taken).await?;
-    let Some(marks) = marks else { return Ok(Some(unread())) };
+    let refusal = take_newest(probe, id, taken).await?;
+    let marks = match marks {
+        Ok(marks) => marks,
+        Err(why) => return Ok(Told::Nothing(why)),
+    };
     // Another path made one anew since the session was lost, where the unit knew none.
     let is_made_before = |mark: &&Mark| mark.sequence != SEQUENCE_OF_NEW;
-    let Some(known) = marks.iter().find(counts).filter(is_made_before) else { return Ok(None) };
-    if !is_taken {
-        return Ok(Some(unread()));
+    let Some(known) = marks.iter().find(counts).filter(is_made_before) else { return Ok(Told::Unknown) };
+    if let Some(silence) = refusal {
+        return silence.lasting(probe, taken).map(Told::Nothing);
     }
     let mut report = Report::new(known.slot, support);
     loop {
         let cdb = report.cdb();
-        let data = probe.ask(&cdb).await?.ok();
-        let part = data.and_then(|data| Changes::parse(&data).ok()).filter(|part| part.id == id);
-        let Some(part) = part else { return Ok(Some(unread())) };
+        let answer = heard(probe.ask(&cdb).await?, "REPORT CHANGES")?;
+        let part = match answer.and_then(|data| Changes::parse(&data).map_err(Silence::malformed)) {
+            Ok(part) if part.id == id => part,
+            Ok(_) => return Ok(Told::Nothing("another mark has its slot".to_owned())),
+            Err(silence) => return silence.lasting(probe, taken).map(Told::Nothing),
+        };
         if let Some(report) = report.handle(part) {
-            return Ok(Some(report.ranges));
+            return Ok(Told::Recorded(report.ranges));
         }
     }
 }
 
-/// Gives the mark its newest token. Returns whether the unit accepted it.
-async fn take_newest(probe: &mut Probe<'_>, id: [u8; 16], taken: &TakenMarks) -> Result<bool, LinkError> {
+/// Gives the mark its newest token. Returns why the unit did not accept it, if so.
+async fn take_newest(probe: &mut Probe<'_>, id: [u8; 16], taken: &TakenMarks) -> Result<Option<Silence>, LinkError> {
     // Another path may renew the token meanwhile; an older one must not replace it.
-    let (mut token, mut is_taken) = (None, false);
+    let (mut token, mut refusal) = (None, None);
     while let Some(newest) = taken.get(&id).and_then(|tokens| tokens.newest()).filter(|newest| token != Some(*newest)) {
         let list = Parameters { id, token: newest, sequence: 0 }.emit();
-        is_taken = probe.tell(&out_cdb(action_out::TAKE), &list).await?.is_ok();
+        refusal = heard(probe.tell(&out_cdb(action_out::TAKE), &list).await?, "TAKE of a change mark")?.err();
         token = Some(newest);
     }
-    Ok(is_taken)
+    Ok(refusal)
 }
 
 pub(crate) fn check(outcome: &RawOutcome, what: &str) -> Result<(), Error> {

@@ -514,10 +514,29 @@ impl Runner {
     /// whether this host may still change the unit.
     fn tell_of(&self, changed: &ReportedChanges) {
         let size_bytes = self.shared.view().geometry.size_bytes;
-        let changed = self.within_unit(changed).ranges();
+        let heard = self.within_unit(changed);
+        let changed = heard.ranges();
         let bytes: u64 = changed.iter().map(|range| range.length).sum();
-        if bytes > 0 {
-            tracing::warn!(bytes, place = self.options.place(), "others changed the LUN while it was out of reach");
+        let place = self.options.place();
+        match &heard.untold {
+            Some(error) => {
+                tracing::warn!(
+                    bytes,
+                    place,
+                    error,
+                    "the target does not tell what others changed while the LUN was out of reach: all of it counts as \
+                     changed"
+                );
+            }
+            None if heard.unknown.is_some() => {
+                tracing::warn!(
+                    bytes,
+                    place,
+                    "the target does not know what others changed while the LUN was out of reach: perhaps all of it"
+                );
+            }
+            None if bytes > 0 => tracing::warn!(bytes, place, "others changed the LUN while it was out of reach"),
+            None => {}
         }
         self.shared.view().status.changed_by_others_bytes += bytes;
         told_changes::publish(&self.shared.events, changed, size_bytes);

@@ -515,6 +515,12 @@ impl Engine {
     }
 
     fn note(&mut self, attention: Attention) {
+        let attention = match attention {
+            // A shared unit says itself what it may have lost, when this host registers there.
+            Attention::Absent if self.options.is_shared => Attention::Renumbered,
+            Attention::Absent => Attention::PowerOn,
+            other => other,
+        };
         if attention == Attention::PowerOn {
             self.acknowledged.lose_exposed();
         }

@@ -58,7 +58,7 @@ pub struct InitiatorOptions {
     pub split: bool,
     /// Whether other sessions lead to the LUN through other target ports. A request that this
     /// session's port refuses because it is in standby or unavailable then fails with `NoAccess` at
-    /// once, to be tried on another path.
+    /// once, to be tried on another path; one that finds no unit there fails with `Gone`.
     pub has_other_paths: bool,
     /// Whether it is one of several hosts that use the LUN at once, and caches what it reads: see
     /// [`Device::copies`](block::Device::copies). Then no write is issued again after a lost

@@ -108,6 +108,10 @@ impl<'a> Probe<'a> {
         Ok(Self { link, options, lun })
     }
 
+    pub(crate) fn options(&self) -> &InitiatorOptions {
+        self.options
+    }
+
     /// Reads all properties, and starts again when the unit reports a change or a loss meanwhile.
     pub(crate) async fn run(&mut self) -> Result<Unit, LinkError> {
         for _ in 0..ATTEMPTS_MAX {

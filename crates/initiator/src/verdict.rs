@@ -42,6 +42,8 @@ pub(crate) enum Attention {
     Renumbered,
     /// Size, mode or identity may have changed: read the properties again.
     Changed,
+    /// There was no unit at its number: ask what is there now, which may not have what was acknowledged.
+    Absent,
     /// The unit was reset, lost power, or could not keep its cached data: read the properties
     /// again, and write again what was not durable.
     PowerOn,
@@ -57,7 +59,8 @@ pub(crate) fn attention(sense: &Sense) -> Attention {
         // I_T nexus loss does not touch the cache, but a target that was restarted may report nothing else.
         (0x29, _) => Attention::PowerOn,
         (0x28, _) => Attention::Changed,
-        (0x25, _) | (0x3f, 0x0e) => Attention::Renumbered,
+        (0x25, _) => Attention::Absent,
+        (0x3f, 0x0e) => Attention::Renumbered,
         // 06h, a change of the access state: the port may report more than before.
         (0x2a, 0x00 | 0x01 | 0x06 | 0x09) => Attention::Changed,
         (0x3f, 0x03 | 0x05) => Attention::Changed,
@@ -183,7 +186,7 @@ mod tests {
     fn a_number_without_a_unit_calls_for_questions() {
         let sense = Sense::LOGICAL_UNIT_NOT_SUPPORTED;
         assert!(matches!(check(sense), Verdict::Absent(error) if error.kind() == ErrorKind::Gone));
-        assert_eq!(attention(&sense), Attention::Renumbered);
+        assert_eq!(attention(&sense), Attention::Absent);
     }
 
     #[test]

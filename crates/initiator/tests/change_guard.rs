@@ -12,9 +12,6 @@ use block::{Buffer, ByteRange, Error, ErrorKind};
 use initiator::{ChangeGuard, InitiatorOptions, RemoteLun, ReportedChanges};
 use iscsi::pdu::Isid;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, MemoryChanges};
-use scsi::change_mark::{Mark, Support, action_in, emit_marks};
-use scsi::{Cdb, Sense, vpd};
-use support::scripted::{Reaction, Reply, Scripted};
 use support::{IQN, World};
 use target::{Target, TargetServer, TargetServerOptions};
 
@@ -143,55 +140,8 @@ fn a_session_hears_whether_its_target_recorded_everything_or_knows_nothing() {
         world.network.cut();
         world.pass(Duration::from_secs(2));
         let heard = heard.lock().unwrap();
-        let expected = ReportedChanges { recorded, unknown: is_mark_lost.then_some(whole) };
+        let expected = ReportedChanges { recorded, unknown: is_mark_lost.then_some(whole), untold: None };
         assert_eq!(*heard, [expected.clone(), expected], "{is_mark_lost}");
-    }
-}
-
-/// The target has the mark, perhaps, and does not say what is recorded in it: no other path vouches for that.
-#[test]
-fn changes_that_are_not_reported_count_as_recorded_everywhere() {
-    let mark = Mark { id: ID, token: 5, sequence: 7, slot: 0, is_held_here: false, is_held_elsewhere: true };
-    let whole = ByteRange { offset: 0, length: MIB };
-    let failing: fn(u8) -> bool = |action| action == action_in::REPORT_CHANGES;
-    let all: fn(u8) -> bool = |_| true;
-    for (is_failing, mark, is_recorded) in
-        [(failing, mark, true), (all, mark, true), (failing, Mark { token: 6, ..mark }, false)]
-    {
-        let mut world = World::new(7);
-        let target = Scripted::new(&world);
-        let support = Support { marks_max: 16, range_bytes: MIB as u32 };
-        target.tell(move |disk, cdb| match *cdb {
-            Cdb::Inquiry { is_vpd: true, page: vpd::page::SUPPORTED_PAGES, .. } => {
-                Reaction::Answer(Reply::data(vpd::emit_supported_pages(&[0, vpd::page::CHANGE_MARKS])))
-            }
-            Cdb::Inquiry { is_vpd: true, page: vpd::page::CHANGE_MARKS, .. } => {
-                Reaction::Answer(Reply::data(support.emit()))
-            }
-            Cdb::ChangeMarkIn { service_action, .. } if is_failing(service_action) => {
-                Reaction::Answer(Reply::sense(Sense::UNRECOVERED_READ_ERROR))
-            }
-            Cdb::ChangeMarkIn { .. } => Reaction::Answer(Reply::data(emit_marks(&[mark]))),
-            Cdb::ChangeMarkOut { .. } => Reaction::Answer(Reply::data(Vec::new())),
-            Cdb::Read(_) if disk.session_count == 1 => Reaction::Leave,
-            _ => Reaction::Proper,
-        });
-        let (lun, driver) = world.run(initiator::connect(world.options(), Arc::new(target.clone()))).unwrap();
-        world.executor.spawn(driver);
-        call!(world, lun, take_mark(ID, 5)).unwrap();
-        let heard = Arc::<Mutex<Vec<ReportedChanges>>>::default();
-        let hearing = Arc::clone(&heard);
-        lun.set_guard(ChangeGuard::new(Arc::new(OnceLock::new()), move |changes| {
-            hearing.lock().unwrap().push(changes);
-            Box::pin(async { Ok(Vec::new()) })
-        }));
-        read(&mut world, &lun, 0);
-        assert_eq!(lun.status().session_count, 2);
-        let expected = match is_recorded {
-            true => ReportedChanges { recorded: vec![whole], unknown: None },
-            false => ReportedChanges { recorded: Vec::new(), unknown: Some(whole) },
-        };
-        assert_eq!(*heard.lock().unwrap(), [expected], "{mark:?}");
     }
 }
 

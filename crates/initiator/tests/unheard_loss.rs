@@ -39,8 +39,10 @@ fn lose_with(world: &mut World, target: &Scripted, lun: &RemoteLun, refusal: Opt
         Cdb::Write(_) => Reaction::Answer(refusal.clone()),
         _ => Reaction::Proper,
     });
+    // What finds no unit is written again for as long as requests wait.
     let reading = lun.read(8192, Buffer::zeroed(512));
-    world.run(reading).unwrap();
+    drop(world.run(reading));
+    world.pass(Duration::from_secs(1));
     assert!(std::iter::from_fn(|| events.try_receive()).any(|event| event == Event::WritesLost), "it is lost");
 }
 

@@ -5,7 +5,11 @@ use block::{Error, ErrorKind};
 use crate::job::Job;
 
 /// Why a command that was issued too often is given up.
-pub(super) const AGAIN_WORDS: &str = "it kept failing with unit attentions or aborted commands";
+pub(super) const AGAIN_WORDS: &str =
+    "it kept failing with unit attentions or aborted commands, or as where there is no such unit";
+
+/// Why a command is given up to which the target answers again and again that there is no unit at its number.
+pub(super) const ABSENT_WORDS: &str = "the target says that there is no such logical unit";
 
 /// The error of a raw command that was carried out, but may not be durable.
 pub(super) fn reset_too_early() -> Error {

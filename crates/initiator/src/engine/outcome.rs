@@ -11,8 +11,8 @@ use block::{Buffer, Error, ErrorKind};
 use iscsi::initiator::{Completed, Outcome};
 use scsi::Sense;
 
-use super::errors::{AGAIN_WORDS, in_doubt, timed_out};
-use crate::job::{Job, Kind, Step};
+use super::errors::{ABSENT_WORDS, AGAIN_WORDS, in_doubt, timed_out};
+use crate::job::{Job, Kind, Reply, Step};
 use crate::limits::ATTEMPTS_MAX;
 use crate::options::InitiatorOptions;
 use crate::raw_command::Repeat;
@@ -117,6 +117,11 @@ pub(super) fn judge_answer(job: &mut Job, completed: Completed, situation: &Situ
             job.give_up(error);
             consequences.is_fenced = true;
         }
+        // It is written again with all the others when there is a unit.
+        Verdict::Absent(_) if matches!(job.reply, Reply::Replay) => job.reissue(step),
+        Verdict::Absent(_) if awaits_unit(job, options) => {
+            consequences.try_again(job, step, ABSENT_WORDS, situation);
+        }
         Verdict::Absent(error) | Verdict::Failed(error) => {
             job.give_up(error.clone());
             if step.is_synchronize() {
@@ -175,9 +180,16 @@ fn judge_raw(
     consequences
 }
 
+/// Whether a job that finds no unit waits for it, as those do that come later. Of several paths another may lead to it
+/// now. What changes a shared unit is not made again unasked; and one that comes may have lost what a flush is about.
+fn awaits_unit(job: &Job, options: &InitiatorOptions) -> bool {
+    let is_question = matches!(job.kind, Kind::Read { .. } | Kind::Extents { .. });
+    !options.has_other_paths && (is_question || !options.is_shared)
+}
+
 /// What an answer that is no unit attention calls for.
 fn called_for(verdict: &Verdict) -> Attention {
-    if matches!(verdict, Verdict::Absent(_)) { Attention::Renumbered } else { Attention::None }
+    if matches!(verdict, Verdict::Absent(_)) { Attention::Absent } else { Attention::None }
 }
 
 impl Consequences {

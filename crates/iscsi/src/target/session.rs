@@ -157,7 +157,7 @@ impl Session {
         if link.response_half.is_some() {
             return Err("the connection to answer for is split already");
         }
-        let has_tasks = self.commands.set.tasks.values().any(|task| task.link == link.id);
+        let has_tasks = self.commands.set.all().any(|task| task.link == link.id);
         let has_managements = self.managements.are_of(link.id);
         if has_tasks || has_managements || link.text.is_some() {
             return Err("the connection to answer for has requests under way");

@@ -51,11 +51,19 @@ impl MountMark {
                 continue;
             }
             let name = name.to_owned();
-            let check = move |_: ReportedChanges| -> Deciding {
+            let check = move |heard: ReportedChanges| -> Deciding {
+                let others = match heard.untold {
+                    Some(why) => format!(
+                        "the target does not tell what others changed in the logical unit while it was out of reach \
+                         ({why}): the file system of \"{name}\" may be another one by now"
+                    ),
+                    None => format!(
+                        "others changed the logical unit while it was out of reach (or its file was moved, restored, \
+                         or changed while the target did not run): the file system of \"{name}\" is another one by now"
+                    ),
+                };
                 let context = format!(
-                    "others changed the logical unit while it was out of reach (or its file was moved, restored, or \
-                     changed while the target did not run): the file system of \"{name}\" is another one by now, and \
-                     nothing is written there any more; `forebay detach {name}`, and mount it again"
+                    "{others}, and nothing is written there any more; `forebay detach {name}`, and mount it again"
                 );
                 // To programs an error of the device, as any write that is lost.
                 Box::pin(async { Err(Error::new(ErrorKind::Media, context)) })

@@ -105,7 +105,7 @@ impl Logouts {
 /// Ends the tasks of a logout without responses. Returns those that the driver has.
 fn silence(logout: &GrantedLogout, commands: &mut Commands, nexus: &mut Nexus) -> Vec<TaskId> {
     if logout.ends_session {
-        let all: Vec<TaskId> = commands.set.tasks.values().map(|task| task.id).collect();
+        let all: Vec<TaskId> = commands.set.all().map(|task| task.id).collect();
         all.into_iter().for_each(|id| commands.set.drop_task(id));
         nexus.events.push_back(Event::Logout);
     } else {
@@ -113,5 +113,5 @@ fn silence(logout: &GrantedLogout, commands: &mut Commands, nexus: &mut Nexus) -
         commands.drop_tasks(|task| logout.covered.contains(&task.link), nexus);
     }
     let is_covered = |link: LinkId| logout.ends_session || logout.covered.contains(&link);
-    commands.set.tasks.values().filter(|task| is_covered(task.link)).map(|task| task.id).collect()
+    commands.set.all().filter(|task| is_covered(task.link)).map(|task| task.id).collect()
 }

@@ -69,7 +69,8 @@ impl Copies {
         Self::of(clock, None)
     }
 
-    /// Likewise, for a device on which this host may hold ranges alone, in parts of `part_bytes`.
+    /// Likewise, for a device on which this host may hold ranges alone, in parts of `part_bytes`
+    /// ([`WHOLE_DEVICE`](crate::grants::WHOLE_DEVICE): all of it, or nothing).
     pub fn with_grants(clock: Arc<dyn Clock>, part_bytes: u64) -> Self {
         let grants = Grants::new(Arc::clone(&clock), part_bytes);
         Self::of(clock, Some(grants))

@@ -13,6 +13,9 @@
 //! - sends dirty data to the device only with a use from [`Grants::use_to_clean`];
 //! - writes through where it has no use. It never waits for one: [`Grants::want`] only asks.
 //!
+//! A device may also have one part only, the whole of it ([`WHOLE_DEVICE`]): a file system that several
+//! hosts mount is changed by whoever holds that.
+//!
 //! The device decides what is held. It gives a range up only after all uses of it have ended and
 //! the layer that delays writes has cleaned it ([`Copies::release`](crate::Copies::release)). If a
 //! held range is lost, its dirty data conflicts with what other hosts may have written since.
@@ -29,6 +32,9 @@ use base::signal::Signal;
 use futures_util::future::select;
 
 use crate::limits::{GRANT_REST_TIME, GRANTS_MAX};
+
+/// Bytes of a part where the only one is the whole device.
+pub const WHOLE_DEVICE: u64 = u64::MAX;
 
 /// The state of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +55,8 @@ pub enum Standing {
 struct Part {
     standing: Standing,
     uses: u32,
+    /// The number of the request by which it is held.
+    tenure: u64,
 }
 
 #[derive(Default)]
@@ -58,6 +66,8 @@ struct State {
     wanted: BTreeSet<u64>,
     /// Parts that were called back, and the time before which they are not requested again.
     resting: BTreeMap<u64, Instant>,
+    /// Count of requests.
+    requested: u64,
     device: Option<Waker>,
 }
 
@@ -79,6 +89,8 @@ struct Shared {
 pub struct Use {
     grants: Grants,
     parts: Range<u64>,
+    /// The last of the requests by which they are held.
+    tenure: u64,
 }
 
 impl Grants {
@@ -102,6 +114,11 @@ impl Grants {
         self.0.part_bytes
     }
 
+    /// Whether the only part is the whole device.
+    pub fn is_whole(&self) -> bool {
+        self.0.part_bytes == WHOLE_DEVICE
+    }
+
     /// The bytes of a part.
     pub fn range_of(&self, part: u64) -> ByteRange {
         ByteRange { offset: part.saturating_mul(self.0.part_bytes), length: self.0.part_bytes }
@@ -114,8 +131,12 @@ impl Grants {
         if !are_held {
             return None;
         }
-        state.parts.range_mut(parts.clone()).for_each(|(_, held)| held.uses += 1);
-        Some(Use { grants: self.clone(), parts })
+        let mut tenure = 0;
+        for (_, held) in state.parts.range_mut(parts.clone()) {
+            held.uses += 1;
+            tenure = tenure.max(held.tenure);
+        }
+        Some(Use { grants: self.clone(), parts, tenure })
     }
 
     /// The right to make data in `range` dirty; `None` unless all of it is held and not called
@@ -161,6 +182,17 @@ impl Grants {
         }
     }
 
+    /// Returns when nothing of `range` is claimed back any more: it is held again, or lost.
+    pub async fn claimed(&self, range: ByteRange) {
+        loop {
+            let count = self.0.changed.count();
+            if self.obstacle(range) != Some(Standing::Claimed) {
+                return;
+            }
+            self.0.changed.changed_since(count).await;
+        }
+    }
+
     /// Returns when no part of `range` has a use.
     pub async fn unused(&self, range: ByteRange) {
         loop {
@@ -191,7 +223,8 @@ impl Grants {
         while taken.len() < count_max
             && let Some(part) = state.wanted.pop_first()
         {
-            state.parts.insert(part, Part { standing: Standing::Asked, uses: 0 });
+            state.requested += 1;
+            state.parts.insert(part, Part { standing: Standing::Asked, uses: 0, tenure: state.requested });
             taken.push(part);
         }
         state.device = Some(waker.clone());
@@ -264,19 +297,27 @@ impl Grants {
 }
 
 impl Use {
-    /// Whether the range is still held, so that what was done under this use counts.
+    /// Whether the range was held all the time, so that what was done under this use counts.
     pub fn is_good(&self) -> bool {
-        self.grants.is_held(ByteRange {
-            offset: self.parts.start * self.grants.0.part_bytes,
-            length: (self.parts.end - self.parts.start) * self.grants.0.part_bytes,
+        let state = self.grants.state();
+        self.parts.clone().all(|part| {
+            let held = state.parts.get(&part).filter(|held| held.tenure <= self.tenure);
+            held.is_some_and(|held| matches!(held.standing, Standing::Held | Standing::Leaving))
         })
+    }
+
+    /// The number of the request by which the range is held. Between two uses with the same number
+    /// no other host held it.
+    pub fn tenure(&self) -> u64 {
+        self.tenure
     }
 }
 
 impl Drop for Use {
     fn drop(&mut self) {
         let mut state = self.grants.state();
-        state.parts.range_mut(self.parts.clone()).for_each(|(_, held)| held.uses = held.uses.saturating_sub(1));
+        let parts = state.parts.range_mut(self.parts.clone()).filter(|(_, held)| held.tenure <= self.tenure);
+        parts.for_each(|(_, held)| held.uses = held.uses.saturating_sub(1));
         drop(state);
         self.grants.0.changed.notify();
     }
@@ -332,6 +373,40 @@ mod tests {
         assert_eq!(grants.obstacle(range(512, 512)), Some(Standing::Lost));
         drop(used);
         assert!(grants.unused(range(0, PART)).now_or_never().is_some());
+    }
+
+    /// What was done before counts for nothing: another host may have had the range between.
+    #[test]
+    fn a_use_does_not_count_under_a_grant_that_came_after_it() {
+        let clock = VirtualClock::new();
+        let all = range(0, 1);
+        let grants = Grants::new(Arc::new(clock.clone()), WHOLE_DEVICE);
+        assert!(grants.is_whole());
+        grants.want(range(PART, 7 * PART));
+        assert_eq!(taken(&grants), [0]);
+        grants.set(0, Standing::Held);
+        let used = grants.use_to_write(all).unwrap();
+        assert!(used.is_good());
+        grants.remove(0, false);
+        grants.want(all);
+        taken(&grants);
+        grants.set(0, Standing::Held);
+        let again = grants.use_to_write(all).unwrap();
+        assert!(!used.is_good() && again.is_good() && again.tenure() > used.tenure());
+        drop(used);
+        assert!(grants.unused(all).now_or_never().is_none(), "the other use goes on");
+        drop(again);
+        assert!(grants.unused(all).now_or_never().is_some());
+    }
+
+    #[test]
+    fn what_is_claimed_back_is_waited_for_until_it_is_held_or_lost() {
+        let grants = asked(&VirtualClock::new(), range(0, 512));
+        taken(&grants);
+        grants.set(0, Standing::Claimed);
+        assert!(grants.claimed(range(0, 512)).now_or_never().is_none());
+        grants.set(0, Standing::Held);
+        assert!(grants.claimed(range(0, 512)).now_or_never().is_some());
     }
 
     /// Whoever wants more writes through there.

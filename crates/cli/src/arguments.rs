@@ -489,6 +489,9 @@ pub struct Mount {
     /// Change nothing; what a crash left is made whole in memory only
     #[arg(long)]
     pub read_only: bool,
+    /// Other hosts mount it at the same time, each with this option: they have it by turns
+    #[arg(long)]
+    pub shared: bool,
     /// Wait for a target that is not there yet
     #[arg(long)]
     pub wait: bool,

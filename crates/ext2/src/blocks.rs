@@ -20,7 +20,7 @@
 //! Between operations nothing that they read may be trusted, except the file system's layout, which
 //! never changes.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -98,6 +98,9 @@ pub trait Blocks: Send + Sync + 'static {
     /// The operations on these blocks.
     type Operation: Operation;
 
+    /// As long as it lives no other host changes anything.
+    type Hold: Send + 'static;
+
     /// Bytes of a block, as in the superblock.
     fn block_bytes(&self) -> usize;
 
@@ -117,6 +120,15 @@ pub trait Blocks: Send + Sync + 'static {
     /// that it is in use.
     fn is_recovered(&self) -> bool {
         false
+    }
+
+    /// Keeps other hosts from changing anything between the operations of a request. Where several
+    /// hosts share the file system, operations begin only while there is one.
+    fn hold(&self) -> impl Future<Output = Result<Self::Hold, Error>> + Send;
+
+    /// Whether other hosts may have inodes open that have no name.
+    fn has_other_hosts(&self) -> impl Future<Output = Result<bool, Error>> + Send {
+        ready(Ok(false))
     }
 
     /// Begins an operation. Waits for conflicting operations, and for a commit when too many

@@ -38,6 +38,8 @@ pub enum ErrorKind {
     NotClean,
     /// The inode has no such attribute.
     NoAttribute,
+    /// Another host removed it, and this host had it open.
+    Stale,
     /// It conflicts with an operation of another host; repeated, it may succeed.
     Conflict,
     /// The device failed.
@@ -63,6 +65,7 @@ impl ErrorKind {
             Self::Corrupt => "file system damaged",
             Self::NotClean => "file system not clean",
             Self::NoAttribute => "no such attribute",
+            Self::Stale => "removed by another host",
             Self::Conflict => "conflict",
             Self::Device(kind) => kind.as_str(),
         }

@@ -111,6 +111,7 @@ impl PlainBlocks {
 
 impl Blocks for PlainBlocks {
     type Operation = PlainOperation;
+    type Hold = ();
 
     fn block_bytes(&self) -> usize {
         self.shared.block_bytes
@@ -122,6 +123,10 @@ impl Blocks for PlainBlocks {
 
     fn is_read_only(&self) -> bool {
         self.shared.device.geometry().is_read_only
+    }
+
+    async fn hold(&self) -> Result<(), Error> {
+        Ok(())
     }
 
     async fn begin(&self, access: Access) -> Result<PlainOperation, Error> {

@@ -1,7 +1,7 @@
 //! A file system mounted in a directory: an ext2 carries out what programs do there.
 //!
-//! The kernel caches names, attributes and pages as long as it likes: no other host changes them
-//! while one mount has the file system alone. Writes arrive here at once, so that the writing
+//! The kernel caches names, attributes and pages as long as it likes where one mount has the file
+//! system alone; where hosts share it, it asks each time. Writes arrive here at once, so that the writing
 //! program gets the error of a full file system, and holes are where the file has them. They are
 //! durable after `fsync`, or after the next commit, at most
 //! [`COMMIT_INTERVAL`](crate::limits::COMMIT_INTERVAL) later.
@@ -13,6 +13,7 @@
 //! | `tree` | file system operations for them |
 //! | `references` | inodes that the kernel knows: those without a name stay until it forgets them |
 //! | `attributes` | attributes of an inode in the kernel's form |
+//! | `view` | what the kernel is told, and may keep |
 //! | `errors` | error numbers for programs |
 
 mod attributes;
@@ -20,6 +21,7 @@ mod errors;
 mod references;
 mod requests;
 mod tree;
+mod view;
 mod volume;
 
 pub use volume::{Volume, VolumeOptions};

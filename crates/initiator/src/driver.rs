@@ -22,6 +22,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base::clock::Instant;
+use block::grants::WHOLE_DEVICE;
 use block::{Copies, Error, ErrorKind, Event, Geometry};
 use iscsi::url::Portal;
 use scsi::Sense;
@@ -118,6 +119,7 @@ fn member_of(options: &InitiatorOptions, unit: &Unit) -> Result<Option<Member>, 
     let clock = Arc::clone(&options.clock);
     // Otherwise other hosts would read older data than what was written here.
     let copies = match support.withholds && !support.is_paper_profile {
+        true if options.holds_whole => Copies::with_grants(clock, WHOLE_DEVICE),
         true => Copies::with_grants(clock, GRANT_BYTES),
         false => Copies::new(clock),
     };

@@ -64,6 +64,9 @@ pub struct InitiatorOptions {
     /// [`Device::copies`](block::Device::copies). Then no write is issued again after a lost
     /// session: its outcome is unknown.
     pub is_shared: bool,
+    /// Whether it uses a shared LUN only while it holds all of it alone: its one grant is of the
+    /// whole LUN, and its reads register no copies.
+    pub holds_whole: bool,
     /// How long a command may take before it is aborted.
     pub command_timeout: Duration,
     /// How long an abort or a reset may take before the next step; no longer than a command in any case.
@@ -113,6 +116,7 @@ impl InitiatorOptions {
             split: false,
             has_other_paths: false,
             is_shared: false,
+            holds_whole: false,
             command_timeout: Duration::from_secs(30),
             task_management_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(10),

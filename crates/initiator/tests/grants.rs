@@ -481,3 +481,96 @@ fn what_is_called_back_is_written_beside_all_that_waits_for_others() {
     assert!(world.clock.now().since(before) < Duration::from_secs(5), "nobody waited for a deadline");
     assert_eq!((read(&mut world, &two, 4096), read(&mut world, &one, other.offset)), (7, 8));
 }
+
+/// Hosts of which one at a time holds the whole LUN.
+fn whole_hosts(world: &mut World) -> (Arc<MemoryDevice>, Arc<RemoteLun>, Arc<RemoteLun>) {
+    let device = Arc::new(MemoryDevice::new(4 * MIB, identity("shared")));
+    serve(world, device.clone(), SharingOptions { saved: kept().next_start(), ..SharingOptions::default() });
+    let [one, two] = [1, 2].map(|number| {
+        let options = InitiatorOptions { holds_whole: true, ..host(world, number) };
+        world.connect(options).unwrap()
+    });
+    (device, one, two)
+}
+
+const LAST: ByteRange = ByteRange { offset: 3 * MIB, length: 4096 };
+
+/// They do not leave it to each other for a while, as they do with ranges: all their work waits for it.
+#[test]
+fn hosts_hold_the_whole_lun_by_turns() {
+    let mut world = World::new(21);
+    let (_, one, two) = whole_hosts(&mut world);
+    let (first, second) =
+        (Delaying::over(&world, &one, Duration::ZERO, 0), Delaying::at(LAST, &world, &two, Duration::ZERO, 0));
+    let before = world.clock.now();
+    for byte in 1..11 {
+        hold(&mut world, &one, LAST);
+        first.write(byte);
+        hold(&mut world, &two, DIRTY);
+        assert!(grants(&one).use_to_write(LAST).is_none(), "nothing of it is held any more");
+        *first.dirty.lock().unwrap() = None;
+        assert_eq!(read(&mut world, &two, 4096), byte);
+        second.write(byte + 100);
+        hold(&mut world, &one, LAST);
+        *second.dirty.lock().unwrap() = None;
+        assert_eq!(read(&mut world, &one, LAST.offset), byte + 100);
+    }
+    let took = world.clock.now().since(before);
+    assert!((Duration::from_millis(300)..Duration::from_secs(1)).contains(&took), "{took:?} for 20 turns");
+}
+
+/// Also for who knows of no locks; and no copies of what was read are called back.
+#[test]
+fn whatever_others_ask_of_the_lun_comes_behind_what_was_written_while_it_was_held() {
+    let mut world = World::new(22);
+    let (_, one, two) = whole_hosts(&mut world);
+    let delaying = Delaying::at(LAST, &world, &one, Duration::from_millis(5), 0);
+    read(&mut world, &two, 0);
+    hold(&mut world, &one, DIRTY);
+    delaying.write(7);
+    let options = world.options();
+    let stock = world.connect(options).unwrap();
+    assert_eq!(read(&mut world, &stock, LAST.offset), 7);
+    assert_eq!(two.status().sharing.unwrap().purges, 0);
+}
+
+#[test]
+fn the_whole_lun_is_claimed_back_after_a_start_and_nothing_is_written_before() {
+    let mut world = World::new(23);
+    let (device, one, _) = whole_hosts(&mut world);
+    let delaying = Delaying::at(LAST, &world, &one, Duration::ZERO, 0);
+    hold(&mut world, &one, DIRTY);
+    delaying.write(7);
+    let used = grants(&one).use_to_write(DIRTY).unwrap();
+    start_again(&mut world, device.clone());
+    // What was under way when the session was lost is not written again unasked.
+    while world.run(one.write(2 * MIB, Buffer::copy_of(&[5; 512]), true)).is_err() {
+        world.pass(Duration::from_millis(10));
+    }
+    assert!(used.is_good(), "it was held all the time");
+    assert_eq!(one.status().sharing.unwrap().lives, 2);
+    drop(used);
+    let options = world.options();
+    let stock = world.connect(options).unwrap();
+    assert_eq!(read(&mut world, &stock, LAST.offset), 7);
+}
+
+/// Wherever it would be written: another host may have changed anything.
+#[test]
+fn nothing_is_written_where_the_whole_lun_cannot_be_claimed_back() {
+    let mut world = World::new(24);
+    let (device, one, _) = whole_hosts(&mut world);
+    let delaying = Delaying::over(&world, &one, Duration::ZERO, 0);
+    hold(&mut world, &one, DIRTY);
+    delaying.write(7);
+    world.network.set_server(None);
+    world.network.cut();
+    world.pass(Duration::from_millis(100));
+    let late = one.write(LAST.offset, Buffer::copy_of(&[7; 4096]), false);
+    let saved = SavedSharing { boot_epoch: 1, reclaimable_from: 1, ..kept() }.next_start();
+    serve(&mut world, device.clone(), SharingOptions { saved, ..SharingOptions::default() });
+    world.run(late).unwrap_err();
+    world.pass(Duration::from_secs(3));
+    assert_eq!(one.status().state, State::Fenced);
+    assert_eq!(world.run(device.read(LAST.offset, Buffer::zeroed(512))).unwrap()[0], 0);
+}

@@ -32,6 +32,19 @@ impl Area {
         transfer::write_all(&self.device, self.block_bytes, half.iter().copied().zip(blocks)).await
     }
 
+    /// The last record, if it is whole and empty: then all blocks are in their places. Cheaper than
+    /// [`records`](Self::records).
+    pub async fn last_if_empty(&self) -> Result<Option<Record>, Error> {
+        let (mut empty, mut last) = (None, None);
+        for half in &self.halves {
+            let Some(first) = half.first() else { continue };
+            let head = transfer::read_run(&self.device, self.block_bytes, *first, 1).await?;
+            last = last.max(Record::sequence_of(&head));
+            empty = empty.or(Record::parse(&head, self.block_bytes).filter(|record| Some(record.sequence) >= last));
+        }
+        Ok(empty.filter(|record| Some(record.sequence) >= last))
+    }
+
     /// The whole records of both halves, the older one first.
     pub async fn records(&self) -> Result<Vec<Record>, Error> {
         let mut records = Vec::new();

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use block::SharedDevice;
 use ext2::limits::OPERATION_BLOCKS_MAX;
 use ext2::{Access, Blocks, Error, InodeNumber};
 
 use crate::commit::Commit;
+use crate::hosts::Hold;
+use crate::keeping::Keeping;
 use crate::limits::OPERATION_STRUCTURE_BLOCKS;
 use crate::operation::SharedOperation;
 use crate::pins::{Pins, SingleHost};
@@ -15,12 +16,21 @@ use crate::shared::{Counters, Shared};
 /// The blocks of a mounted file system.
 pub struct SharedBlocks<C, P = SingleHost> {
     pub(crate) shared: Arc<Shared<C, P>>,
+    /// `None` where one host has the file system for itself.
+    _keeping: Option<Arc<Keeping<C, P>>>,
 }
 
 impl<C: Commit, P: Pins> SharedBlocks<C, P> {
-    /// The blocks of a device; at most `cache_bytes` stay in memory, besides changed ones.
-    pub(crate) fn new(device: SharedDevice, block_bytes: usize, commit: C, pins: P, cache_bytes: u64) -> Self {
-        Self { shared: Arc::new(Shared::new(device, block_bytes, commit, pins, cache_bytes)) }
+    /// The blocks of a mount.
+    pub(crate) fn new(shared: Shared<C, P>) -> Self {
+        let shared = Arc::new(shared);
+        Self { _keeping: Keeping::begin(&shared), shared }
+    }
+
+    /// Why nothing is read or changed here any more, if that is so: what was done here conflicts
+    /// with what other hosts may have done.
+    pub fn loss(&self) -> Option<Error> {
+        self.shared.lock_of_hosts()?.check().err()
     }
 
     /// The counters so far.
@@ -31,6 +41,7 @@ impl<C: Commit, P: Pins> SharedBlocks<C, P> {
 
 impl<C: Commit, P: Pins> Blocks for SharedBlocks<C, P> {
     type Operation = SharedOperation<C, P>;
+    type Hold = Hold;
 
     fn block_bytes(&self) -> usize {
         self.shared.block_bytes
@@ -54,13 +65,28 @@ impl<C: Commit, P: Pins> Blocks for SharedBlocks<C, P> {
         true
     }
 
+    async fn hold(&self) -> Result<Hold, Error> {
+        self.shared.hold().await
+    }
+
+    async fn has_other_hosts(&self) -> Result<bool, Error> {
+        match self.shared.lock_of_hosts() {
+            Some(lock) => lock.has_others().await,
+            None => Ok(false),
+        }
+    }
+
     async fn begin(&self, access: Access) -> Result<SharedOperation<C, P>, Error> {
         self.shared.check_open()?;
         if access == Access::Change {
             self.shared.make_room().await?;
         }
         let held = self.shared.pins.begin(access).await?;
-        Ok(SharedOperation::new(Arc::clone(&self.shared), held))
+        let used = match self.shared.lock_of_hosts() {
+            Some(lock) => Some(lock.enter().await?),
+            None => None,
+        };
+        Ok(SharedOperation::new(Arc::clone(&self.shared), held, used))
     }
 
     async fn commit(&self) -> Result<(), Error> {

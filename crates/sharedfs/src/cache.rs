@@ -47,6 +47,12 @@ impl Cache {
         }
     }
 
+    /// Removes all blocks.
+    pub fn clear(&mut self) {
+        self.blocks.clear();
+        self.by_use.clear();
+    }
+
     /// Removes a block.
     pub fn remove(&mut self, number: BlockNumber) {
         if let Some((_, used)) = self.blocks.remove(&number) {

@@ -26,4 +26,14 @@ pub trait Commit: Send + Sync + 'static {
 
     /// Writes all committed blocks to their places, durably.
     fn settle(&self) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Does that, and leaves nothing that another host would have to write to its place.
+    fn hand_over(&self) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Begins anew after other hosts may have changed the file system: what the last of them did
+    /// not write to its place is written there.
+    ///
+    /// # Errors
+    /// `NotClean` when it is not the file system any more that was mounted.
+    fn take_over(&self) -> impl Future<Output = Result<(), Error>> + Send;
 }

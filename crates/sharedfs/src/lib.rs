@@ -14,8 +14,11 @@
 //! committed in their order. A crash leaves the state of some commit: the last acknowledged one, or
 //! a later one.
 //!
-//! At present one mount has the file system for itself: [`pins::SingleHost`]. Locks of several
-//! hosts will take its place, and commits at the target that of [`Redo`].
+//! One mount has the file system for itself, or the mounts of several hosts have it by turns: a
+//! request holds the lock of all of it ([`Hosts`]), and an operation begins only while there is such
+//! a hold. When another host wants the lock, everything is brought to its place, durably, and
+//! nothing stays in memory; whoever gets it reads what it needs anew. Locks of single blocks will
+//! take its place, and commits at the target that of [`Redo`].
 //!
 //! | module | holds |
 //! |---|---|
@@ -24,10 +27,13 @@
 //! | `operation` | [`SharedOperation`] |
 //! | `shared` | the running transaction, and the state that operations share |
 //! | `cache` | unchanged blocks in memory |
+//! | `hosts` | the lock by which hosts share: [`Hosts`], [`Hold`] |
+//! | `keeping` | what happens when another host wants the lock |
 //! | [`pins`] | which operation may read and change which block |
 //! | [`commit`] | how a transaction becomes durable |
 //! | `redo`, `recovery` | [`Redo`]: commits in an area of the file system's own; recovery after a crash |
-//! | `area`, `record` | the area; the bytes of a record |
+//! | `replay` | what a crash, or another host, left in the area is written to its place |
+//! | `area`, `author`, `record` | the area; who commits in it, and how far; the bytes of a record |
 //! | [`limits`] | the bounds of this crate |
 //!
 //! `docs/formats/redo.md` describes the bytes. This crate does not depend on a runtime, an
@@ -36,9 +42,12 @@
 #![forbid(unsafe_code)]
 
 mod area;
+mod author;
 mod blocks;
 mod cache;
 pub mod commit;
+mod hosts;
+mod keeping;
 pub mod limits;
 mod open;
 mod operation;
@@ -46,9 +55,11 @@ pub mod pins;
 mod record;
 mod recovery;
 mod redo;
+mod replay;
 mod shared;
 
 pub use blocks::SharedBlocks;
+pub use hosts::{Hold, Hosts, Others};
 pub use open::{Mounted, close, open};
 pub use operation::SharedOperation;
 pub use redo::Redo;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use block::grants::Use;
 use ext2::{Block, BlockNumber, Error, InodeNumber, Object, Operation};
 
 use crate::commit::{Changes, Commit};
@@ -13,14 +14,16 @@ use crate::shared::Shared;
 pub struct SharedOperation<C: Commit, P: Pins = SingleHost> {
     shared: Arc<Shared<C, P>>,
     held: P::Held,
+    /// The host's lock; `None` where one host has the file system for itself.
+    used: Option<Use>,
     changed: Changes,
     /// Blocks freed and not changed since.
     released: BTreeSet<BlockNumber>,
 }
 
 impl<C: Commit, P: Pins> SharedOperation<C, P> {
-    pub(crate) fn new(shared: Arc<Shared<C, P>>, held: P::Held) -> Self {
-        Self { shared, held, changed: Changes::new(), released: BTreeSet::new() }
+    pub(crate) fn new(shared: Arc<Shared<C, P>>, held: P::Held, used: Option<Use>) -> Self {
+        Self { shared, held, used, changed: Changes::new(), released: BTreeSet::new() }
     }
 }
 
@@ -66,7 +69,10 @@ impl<C: Commit, P: Pins> Operation for SharedOperation<C, P> {
 
     async fn end(self) -> Result<(), Error> {
         // The pins are released after it has joined.
-        let Self { shared, held: _held, changed, released } = self;
+        let Self { shared, held: _held, used, changed, released } = self;
+        if let Some((lock, used)) = shared.lock_of_hosts().zip(used.as_ref()) {
+            lock.confirm(used).await?;
+        }
         shared.join(changed, released.into_iter().collect()).await
     }
 }

@@ -115,6 +115,13 @@ impl Record {
         (is_record && all <= area_blocks).then_some(all)
     }
 
+    /// The sequence number of the record that begins with this block, whole or not; `None` when
+    /// there is none.
+    pub fn sequence_of(first: &[u8]) -> Option<u64> {
+        let (raw, _) = HeaderRaw::ref_from_prefix(first).ok()?;
+        (raw.magic == MAGIC && raw.version.get() == VERSION).then(|| raw.sequence.get())
+    }
+
     /// The record in these bytes; `None` when it is not whole.
     pub fn parse(bytes: &[u8], block_bytes: usize) -> Option<Self> {
         let (raw, _) = HeaderRaw::ref_from_prefix(bytes).ok()?;

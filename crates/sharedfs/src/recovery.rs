@@ -16,13 +16,14 @@ use std::sync::Arc;
 use block::SharedDevice;
 use block::device::DeviceExt;
 use ext2::mount_state::{self, MountState};
-use ext2::{Block, Error, ErrorKind, FileSystem, OpenOptions, PlainBlocks, ReservedFile, Timestamp, transfer};
+use ext2::{Error, ErrorKind, FileSystem, OpenOptions, PlainBlocks, ReservedFile};
 
 use crate::area::Area;
 use crate::commit::Changes;
 use crate::limits::{AREA_BLOCKS_MIN, AREA_BYTES_MAX, AREA_SHARE, FILE_SYSTEM_BLOCKS_MIN};
 use crate::record::Record;
-use crate::redo::{Author, Redo};
+use crate::redo::Redo;
+use crate::replay::{begin_mount, bring_to_place, missing};
 
 /// Makes the file system on `device` whole, and marks it as in use unless it is read-only.
 pub(crate) async fn recover(device: &SharedDevice, options: &OpenOptions) -> Result<Redo, Error> {
@@ -50,7 +51,8 @@ pub(crate) async fn recover(device: &SharedDevice, options: &OpenOptions) -> Res
         }
         None => (make_area(device, options, &state).await?, 1),
     };
-    begin_mount(device, area, &state, sequence + 1, (options.wall_clock)()).await
+    let begun = begin_mount(device, &area, &state, sequence + 1, (options.wall_clock)()).await?;
+    Ok(Redo::new(Arc::clone(device), state.block_bytes, area, begun, Arc::clone(&options.wall_clock)))
 }
 
 async fn open_plain(
@@ -64,26 +66,6 @@ async fn open_plain(
 
 fn area_of(device: &SharedDevice, state: &MountState, file: &ReservedFile) -> Area {
     Area::new(Arc::clone(device), state.block_bytes, file.content.clone())
-}
-
-/// Blocks of records that may not be in their places.
-fn missing(state: &MountState, records: Vec<Record>) -> Result<Changes, Error> {
-    let is_ours = |record: &Record| record.uuid == state.uuid && record.stamp == state.stamp;
-    let ours = records.into_iter().filter(is_ours);
-    let ours: Vec<Record> = ours.filter(|record| !state.is_clean || record.makes_area).collect();
-    if !state.is_clean && (ours.is_empty() || state.has_errors) {
-        let context = "the file system was not unmounted cleanly, or has errors: run e2fsck first";
-        return Err(Error::new(ErrorKind::NotClean, context));
-    }
-    Ok(ours.into_iter().flat_map(|record| record.changes).collect())
-}
-
-async fn bring_to_place(device: &SharedDevice, block_bytes: usize, blocks: Changes) -> Result<(), Error> {
-    if blocks.is_empty() {
-        return Ok(());
-    }
-    transfer::write_all(device, block_bytes, blocks).await?;
-    Ok(device.flush().await?)
 }
 
 /// # Errors
@@ -141,23 +123,4 @@ fn no_room(error: Error) -> Error {
         }
         _ => error,
     }
-}
-
-/// Writes an empty record, then marks the superblock as in use.
-async fn begin_mount(
-    device: &SharedDevice,
-    area: Area,
-    state: &MountState,
-    sequence: u64,
-    now: Timestamp,
-) -> Result<Redo, Error> {
-    let number = mount_state::block(state.block_bytes);
-    let bytes = transfer::read_run(device, state.block_bytes, number, 1).await?;
-    let mut block = Block::copy_of(&bytes);
-    let author = Author { uuid: state.uuid, stamp: mount_state::begin(block.to_mut(), now)? };
-    let Author { uuid, stamp } = author;
-    area.write(&Record { uuid, stamp, sequence, makes_area: false, changes: Changes::new() }).await?;
-    device.flush().await?;
-    bring_to_place(device, state.block_bytes, Changes::from([(number, block)])).await?;
-    Ok(Redo::new(Arc::clone(device), state.block_bytes, area, author, sequence))
 }

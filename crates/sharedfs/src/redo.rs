@@ -13,20 +13,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use block::SharedDevice;
 use block::device::DeviceExt;
-use ext2::mount_state::Stamp;
-use ext2::{Block, BlockNumber, Error, ErrorKind, transfer};
+use ext2::{Block, BlockNumber, Error, ErrorKind, WallClock, transfer};
 use uuid::Uuid;
 
 use crate::area::Area;
+use crate::author::{Author, Begun};
 use crate::commit::{Changes, Commit};
 use crate::record::Record;
-
-/// The mount that commits, for its records.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Author {
-    pub(crate) uuid: Uuid,
-    pub(crate) stamp: Stamp,
-}
+use crate::replay::take_over;
 
 /// The commits of one mount: writes redo records, and later the blocks to their places.
 pub struct Redo {
@@ -40,27 +34,40 @@ pub struct Redo {
 
 struct Writer {
     area: Area,
-    author: Author,
+    uuid: Uuid,
+    wall_clock: WallClock,
 }
 
 struct State {
-    /// Sequence number of the last record.
-    sequence: u64,
+    /// The last record.
+    begun: Begun,
     /// Blocks that are committed and not written to their places yet.
     pending: Changes,
 }
 
+impl State {
+    fn of(begun: Begun) -> Self {
+        Self { begun, pending: Changes::new() }
+    }
+}
+
 impl Redo {
-    /// Goes on after record `sequence` of an area whose blocks are all in their places.
-    pub(crate) fn new(device: SharedDevice, block_bytes: usize, area: Area, author: Author, sequence: u64) -> Self {
-        let state = Mutex::new(State { sequence, pending: Changes::new() });
-        Self { device, block_bytes, writer: Some(Writer { area, author }), state }
+    /// Goes on after the last record of an area.
+    pub(crate) fn new(
+        device: SharedDevice,
+        block_bytes: usize,
+        area: Area,
+        begun: Begun,
+        wall_clock: WallClock,
+    ) -> Self {
+        let writer = Writer { area, uuid: begun.author.uuid, wall_clock };
+        Self { device, block_bytes, writer: Some(writer), state: Mutex::new(State::of(begun)) }
     }
 
     /// Commits of a read-only mount: blocks that a crash left out of their places are read from
     /// `pending` in memory.
     pub(crate) fn for_reading(device: SharedDevice, block_bytes: usize, pending: Changes) -> Self {
-        Self { device, block_bytes, writer: None, state: Mutex::new(State { sequence: 0, pending }) }
+        Self { device, block_bytes, writer: None, state: Mutex::new(State { begun: Begun::default(), pending }) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -82,17 +89,22 @@ impl Commit for Redo {
     }
 
     async fn commit(&self, changes: &Changes) -> Result<(), Error> {
-        let Some(Writer { area, author }) = &self.writer else { return Err(ErrorKind::ReadOnly.into()) };
-        let (sequence, overdue) = {
+        let Some(Writer { area, .. }) = &self.writer else { return Err(ErrorKind::ReadOnly.into()) };
+        let (author, sequence, overdue) = {
             let state = self.lock();
             let overdue = state.pending.iter().filter(|(number, _)| !changes.contains_key(number));
-            (state.sequence + 1, overdue.map(|(number, block)| (*number, block.clone())).collect())
+            (
+                state.begun.author,
+                state.begun.sequence + 1,
+                overdue.map(|(number, block)| (*number, block.clone())).collect(),
+            )
         };
-        let Author { uuid, stamp } = *author;
+        let Author { uuid, stamp } = author;
         let record = Record { uuid, stamp, sequence, makes_area: false, changes: changes.clone() };
         futures_util::try_join!(area.write(&record), self.write_in_place(overdue))?;
         self.device.flush().await?;
-        *self.lock() = State { sequence, pending: record.changes };
+        let begun = Begun { author, sequence, is_empty: false };
+        *self.lock() = State { begun, pending: record.changes };
         Ok(())
     }
 
@@ -108,6 +120,31 @@ impl Commit for Redo {
         self.write_in_place(pending).await?;
         self.device.flush().await?;
         self.lock().pending.clear();
+        Ok(())
+    }
+
+    async fn hand_over(&self) -> Result<(), Error> {
+        let Some(Writer { area, .. }) = &self.writer else { return Ok(()) };
+        let (author, sequence) = {
+            let begun = self.lock().begun;
+            if begun.is_empty {
+                return Ok(());
+            }
+            (begun.author, begun.sequence + 1)
+        };
+        self.settle().await?;
+        // Durable before another host writes the next record: else a loss of power could leave that
+        // one in part, and an older one whose blocks were changed since.
+        area.write(&author.empty_record(sequence)).await?;
+        self.device.flush().await?;
+        *self.lock() = State::of(Begun { author, sequence, is_empty: true });
+        Ok(())
+    }
+
+    async fn take_over(&self) -> Result<(), Error> {
+        let Some(Writer { area, uuid, wall_clock }) = &self.writer else { return Ok(()) };
+        let begun = take_over(&self.device, area, *uuid, self.block_bytes, wall_clock()).await?;
+        *self.lock() = State::of(begun);
         Ok(())
     }
 }

@@ -21,6 +21,7 @@ use ext2::{Block, BlockNumber, Error, ErrorKind, InodeNumber, transfer};
 
 use crate::cache::Cache;
 use crate::commit::{Changes, Commit};
+use crate::hosts::{Hold, HostLock};
 use crate::limits::CACHE_BLOCKS_MIN;
 use crate::pins::Pins;
 
@@ -34,6 +35,8 @@ pub(crate) struct Shared<C, P> {
     pub(crate) block_count: u64,
     pub(crate) commit: C,
     pub(crate) pins: P,
+    /// `None` where one host has the file system for itself.
+    hosts: Option<Arc<HostLock>>,
     commit_turns: RangeLock,
     is_closed: AtomicBool,
     /// Short sections, never across an await.
@@ -44,6 +47,9 @@ struct State {
     running: Changes,
     committing: Option<Arc<Changes>>,
     cache: Cache,
+    /// How often cached blocks were dropped for other hosts: what was read before such a drop and
+    /// comes after it is not cached.
+    drops: u64,
     /// Count of ended operations that changed something; `committed` counts the durable ones.
     ended: u64,
     committed: u64,
@@ -71,13 +77,21 @@ pub struct Counters {
 
 impl<C: Commit, P: Pins> Shared<C, P> {
     /// State over a device; at most `cache_bytes` of blocks stay in memory, besides changed ones.
-    pub(crate) fn new(device: SharedDevice, block_bytes: usize, commit: C, pins: P, cache_bytes: u64) -> Self {
+    pub(crate) fn new(
+        device: SharedDevice,
+        block_bytes: usize,
+        commit: C,
+        pins: P,
+        cache_bytes: u64,
+        hosts: Option<Arc<HostLock>>,
+    ) -> Self {
         let block_count = device.geometry().size_bytes / block_bytes as u64;
         let quota = usize::try_from(cache_bytes / block_bytes as u64).unwrap_or(usize::MAX).max(CACHE_BLOCKS_MIN);
         let state = State {
             running: Changes::new(),
             committing: None,
             cache: Cache::new(quota),
+            drops: 0,
             ended: 0,
             committed: 0,
             open: BTreeMap::new(),
@@ -86,7 +100,7 @@ impl<C: Commit, P: Pins> Shared<C, P> {
             misses: 0,
         };
         let (commit_turns, is_closed, state) = (RangeLock::new(), AtomicBool::new(false), Mutex::new(state));
-        Self { device, block_bytes, block_count, commit, pins, commit_turns, is_closed, state }
+        Self { device, block_bytes, block_count, commit, pins, hosts, commit_turns, is_closed, state }
     }
 
     /// The counters now.
@@ -98,6 +112,92 @@ impl<C: Commit, P: Pins> Shared<C, P> {
             cached_blocks: state.cache.len(),
             hits: state.hits,
             misses: state.misses,
+        }
+    }
+
+    /// The lock of hosts; `None` where one host has the file system for itself.
+    pub(crate) fn lock_of_hosts(&self) -> Option<&Arc<HostLock>> {
+        self.hosts.as_ref()
+    }
+
+    /// Keeps other hosts from changing anything. What is in memory is what they left.
+    pub(crate) async fn hold(&self) -> Result<Hold, Error> {
+        let Some(lock) = &self.hosts else { return Ok(Hold::of_single_host()) };
+        let hold = lock.hold(&self.device).await?;
+        if let Some(tenure) = hold.tenure().filter(|tenure| *tenure != lock.renewed()) {
+            self.renew(lock, tenure).await?;
+        }
+        Ok(hold)
+    }
+
+    /// Begins anew under a lock that other hosts may have had meanwhile.
+    async fn renew(&self, lock: &HostLock, tenure: u64) -> Result<(), Error> {
+        let _turn = lock.renewals.exclusive(WHOLE).await;
+        if lock.renewed() == tenure {
+            return Ok(());
+        }
+        if self.has_uncommitted() {
+            // The last lock was lost between the end of an operation and its commit.
+            let words = "what was done here when this host lost its lock conflicts with what others may have done";
+            return Err(lock.lose(Error::new(ErrorKind::Device(block::ErrorKind::Gone), words)));
+        }
+        self.forget_clean(ByteRange { offset: 0, length: u64::MAX });
+        self.repeated(|| self.commit.take_over()).await.map_err(|error| match error.kind() {
+            ErrorKind::NotClean => lock.lose(error),
+            _ => error,
+        })?;
+        lock.set_renewed(tenure);
+        Ok(())
+    }
+
+    /// Brings all changes to their places, durably, for whoever has the lock next.
+    pub(crate) async fn bring_out(&self) -> Result<(), Error> {
+        let _turn = self.commit_turns.exclusive(WHOLE).await;
+        let ended = self.lock().ended;
+        self.commit_ended(ended).await?;
+        self.repeated(|| self.commit.hand_over()).await?;
+        self.note_progress();
+        Ok(())
+    }
+
+    /// Brings what is committed to its place, durably.
+    pub(crate) async fn settle(&self) -> Result<(), Error> {
+        self.repeated(|| self.commit.settle()).await
+    }
+
+    /// Does what changes the device. What is lost with a session is not done again by the device
+    /// itself where hosts share it.
+    async fn repeated<F: Future<Output = Result<(), Error>>>(&self, attempt: impl Fn() -> F) -> Result<(), Error> {
+        loop {
+            let Err(error) = attempt().await else { return Ok(()) };
+            match &self.hosts {
+                Some(lock) if lock.may_repeat(&error).await => {}
+                _ => return Err(error),
+            }
+        }
+    }
+
+    /// Forgets cached blocks of these bytes, and what is being read.
+    pub(crate) fn forget_clean(&self, range: ByteRange) {
+        let mut state = self.lock();
+        state.drops += 1;
+        let block_bytes = self.block_bytes as u64;
+        let (first, end) = (range.offset / block_bytes, range.end().div_ceil(block_bytes).min(self.block_count));
+        match end.saturating_sub(first) >= state.cache.len() as u64 {
+            true => state.cache.clear(),
+            false => (first..end).for_each(|number| state.cache.remove(BlockNumber(number as u32))),
+        }
+    }
+
+    /// Whether anything is changed and not durable.
+    pub(crate) fn has_uncommitted(&self) -> bool {
+        let state = self.lock();
+        !state.running.is_empty() || state.committing.is_some()
+    }
+
+    fn note_progress(&self) {
+        if let Some(lock) = &self.hosts {
+            lock.note_progress();
         }
     }
 
@@ -168,7 +268,7 @@ impl<C: Commit, P: Pins> Shared<C, P> {
     /// A block as ended operations left it.
     pub(crate) async fn read(&self, block: BlockNumber) -> Result<Block, Error> {
         self.check(block)?;
-        {
+        let drops = {
             let mut state = self.lock();
             let found = self.in_memory(&mut state, block);
             match &found {
@@ -178,10 +278,14 @@ impl<C: Commit, P: Pins> Shared<C, P> {
             if let Some(found) = found {
                 return Ok(found);
             }
-        }
+            state.drops
+        };
         let bytes = transfer::read_run(&self.device, self.block_bytes, block, 1).await?;
         let content = Block::copy_of(&bytes);
-        self.lock().cache.insert(block, content.clone());
+        let mut state = self.lock();
+        if state.drops == drops {
+            state.cache.insert(block, content.clone());
+        }
         Ok(content)
     }
 
@@ -190,15 +294,16 @@ impl<C: Commit, P: Pins> Shared<C, P> {
         let count = u64::from(count).min((TRANSFER_BYTES_MAX / self.block_bytes) as u64);
         let last = (u64::from(first.0) + count).min(self.block_count);
         let numbers = (u64::from(first.0)..last).map(|number| BlockNumber(number as u32));
-        let wanted: Vec<BlockNumber> = {
+        let (wanted, drops): (Vec<BlockNumber>, u64) = {
             let mut state = self.lock();
-            numbers.skip_while(|number| self.in_memory(&mut state, *number).is_some()).collect()
+            let wanted = numbers.skip_while(|number| self.in_memory(&mut state, *number).is_some()).collect();
+            (wanted, state.drops)
         };
         let Some(&from) = wanted.first() else { return Ok(()) };
         let bytes = transfer::read_run(&self.device, self.block_bytes, from, wanted.len()).await?;
         let mut state = self.lock();
         for (number, content) in wanted.into_iter().zip(bytes.chunks_exact(self.block_bytes)) {
-            if self.in_memory(&mut state, number).is_none() {
+            if state.drops == drops && self.in_memory(&mut state, number).is_none() {
                 state.cache.insert(number, Block::copy_of(content));
                 state.misses += 1;
             }
@@ -251,9 +356,16 @@ impl<C: Commit, P: Pins> Shared<C, P> {
     pub(crate) async fn commit_all(&self) -> Result<(), Error> {
         let wanted = self.lock().ended;
         let _turn = self.commit_turns.exclusive(WHOLE).await;
+        self.commit_ended(wanted).await
+    }
+
+    /// Likewise; the caller has the turn.
+    async fn commit_ended(&self, wanted: u64) -> Result<(), Error> {
         let Some(mut commit) = UnderWay::begin(self, wanted) else { return Ok(()) };
-        self.commit.commit(&commit.changes).await?;
+        let changes = Arc::clone(&commit.changes);
+        self.repeated(|| self.commit.commit(&changes)).await?;
         commit.is_durable = true;
+        self.note_progress();
         Ok(())
     }
 }

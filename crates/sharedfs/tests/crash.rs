@@ -24,7 +24,7 @@ fn made(seed: u64) -> (CrashLayer, SharedDevice) {
 }
 
 fn mount(device: &SharedDevice, is_read_only: bool) -> Result<Mounted, Error> {
-    now(sharedfs::open(Arc::clone(device), tools::options(is_read_only), CACHE_BYTES))
+    now(sharedfs::open(Arc::clone(device), tools::options(is_read_only), CACHE_BYTES, None))
 }
 
 fn after_crash(layer: &CrashLayer) -> (CrashLayer, SharedDevice) {

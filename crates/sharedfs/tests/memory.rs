@@ -13,7 +13,7 @@ use tools::now;
 const CACHE_BYTES: u64 = 256 << 10;
 
 fn mount(device: &SharedDevice) -> Mounted {
-    now(sharedfs::open(Arc::clone(device), tools::options(false), CACHE_BYTES)).unwrap()
+    now(sharedfs::open(Arc::clone(device), tools::options(false), CACHE_BYTES, None)).unwrap()
 }
 
 fn file(file_system: &Mounted, name: &[u8]) -> InodeNumber {

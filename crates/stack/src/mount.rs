@@ -7,7 +7,8 @@
 //! Order of the end, after a signal, `forebay detach` or `umount`: the directory is unmounted and
 //! requests under way are answered, all changes become durable and are written to their place, the
 //! superblock is marked clean, and the session is closed. `ending` is the part of that which is
-//! left out where the target is away. `mark` is how it hears that others changed the LUN meanwhile.
+//! left out where the target is away. `mark` is how it hears that others changed the LUN meanwhile;
+//! `sharing` is how it gets on with other hosts that have it mounted.
 
 use std::cell::Cell;
 use std::future::{Future, pending};
@@ -46,6 +47,7 @@ use crate::time::system_clock;
 mod ending;
 mod mark;
 mod parts;
+mod sharing;
 
 use mark::MountMark;
 use parts::MountParts;
@@ -61,6 +63,8 @@ pub struct MountConfig {
     pub name: Option<String>,
     /// Whether it is read only.
     pub is_read_only: bool,
+    /// Whether other hosts have it mounted at the same time.
+    pub is_shared: bool,
     /// Whether it waits for a target that cannot be reached yet.
     pub waits_for_target: bool,
     /// The settings of the login.
@@ -146,13 +150,17 @@ impl Mount {
 
 impl MountParts {
     async fn open(config: MountConfig, name: String, source: Source, paths: &Paths) -> Result<Self> {
-        let MountConfig { source: source_name, directory, is_read_only, .. } = config;
+        let MountConfig { source: source_name, directory, is_read_only, is_shared, .. } = config;
         let Source { device, remotes, lock } = source;
         let caches = Caches::open(paths)?;
         let options = OpenOptions { is_read_only, may_use_reserved: true, wall_clock: Arc::new(now) };
-        let opened = sharedfs::open(Arc::clone(&device), options, MOUNT_CACHE_BYTES).await;
+        let hosts = match is_shared {
+            true => Some(sharing::hosts_of(remotes.as_ref(), system_clock()?)?),
+            false => None,
+        };
+        let opened = sharedfs::open(Arc::clone(&device), options, MOUNT_CACHE_BYTES, hosts).await;
         let file_system = Arc::new(opened.map_err(|error| Error::from(error).context(&source_name))?);
-        let options = VolumeOptions { is_read_only, source: source_name.clone() };
+        let options = VolumeOptions { is_read_only, is_shared, source: source_name.clone() };
         let volume = match Volume::mount(Arc::clone(&file_system), &directory, &options) {
             Ok(volume) => volume,
             Err(error) => {
@@ -161,7 +169,8 @@ impl MountParts {
             }
         };
         let mark = match &remotes {
-            Some(remotes) if !is_read_only => Some(MountMark::take(&name, remotes, caches).await),
+            // Where hosts share it, the lock tells what others may have changed.
+            Some(remotes) if !is_read_only && !is_shared => Some(MountMark::take(&name, remotes, caches).await),
             Some(_) | None => None,
         };
         Ok(Self {
@@ -255,7 +264,15 @@ async fn open_source(
     control: &ControlServer,
     signal: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<Option<Source>> {
+    if config.is_shared && config.is_read_only {
+        let message = "--shared and --read-only exclude each other: a mount that only reads takes no locks";
+        return Err(Error::new(Failure::Usage, message));
+    }
     if !config.source.contains("://") {
+        if config.is_shared {
+            let message = "--shared takes the URL of a logical unit: locks between hosts are at its target";
+            return Err(Error::new(Failure::Usage, message));
+        }
         return open_file(config, paths).map(Some);
     }
     let unit = unit_of(config, name, paths)?;
@@ -300,13 +317,19 @@ fn unit_of(config: &MountConfig, name: &str, paths: &Paths) -> Result<RemotesCon
     let isid = unit.remotes.first().and_then(|remote| remote.isid);
     let isid = isid.unwrap_or_else(|| attachment_isid(&paths.control_socket(name)));
     number_sessions(&mut unit.remotes, Some(isid));
+    for remote in &mut unit.remotes {
+        (remote.is_shared, remote.holds_whole) = (config.is_shared, config.is_shared);
+    }
     Ok(unit)
 }
 
-/// Opens a logical unit that no other process of this host uses.
+/// Opens a logical unit that no other process of this host uses, unless each of them shares it.
 async fn open_unit(config: &MountConfig, remotes: Remotes, name: &str, paths: &Paths) -> Result<Source> {
     let identity = remotes.identity();
-    let lock = match config.is_read_only {
+    if !config.is_shared {
+        sharing::check_alone(&remotes)?;
+    }
+    let lock = match config.is_read_only || config.is_shared {
         true => UnitLock::share(paths, std::slice::from_ref(&identity), name)?,
         false => UnitLock::acquire(paths, std::slice::from_ref(&identity), name)?,
     };

@@ -82,6 +82,8 @@ pub struct RemoteConfig {
     pub split_connections: bool,
     /// Whether other hosts use it at the same time.
     pub is_shared: bool,
+    /// Whether it is then used only while it is locked as a whole.
+    pub holds_whole: bool,
 }
 
 impl RemoteConfig {
@@ -104,6 +106,7 @@ impl RemoteConfig {
             connections: connections(settings),
             split_connections: settings.is_on("split-connections"),
             is_shared: settings.is_on("shared"),
+            holds_whole: false,
             url,
         })
     }
@@ -140,6 +143,7 @@ impl RemoteConfig {
             connections: self.connections,
             split: self.split_connections,
             is_shared: self.is_shared,
+            holds_whole: self.holds_whole,
             busy_poll: self.busy_polling.longest(),
             clock: Arc::clone(clock),
             has_other_paths,

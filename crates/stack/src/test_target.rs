@@ -104,5 +104,6 @@ fn remote(address: SocketAddr, lun: u16, initiator: &str, isid: Option<Isid>, is
         connections: 1,
         split_connections: false,
         is_shared,
+        holds_whole: false,
     }
 }

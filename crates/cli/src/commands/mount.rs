@@ -39,6 +39,7 @@ fn config(arguments: Mount) -> Result<MountConfig> {
         directory,
         name: arguments.name,
         is_read_only: arguments.read_only,
+        is_shared: arguments.shared,
         waits_for_target: arguments.wait,
         settings,
     })

@@ -131,9 +131,19 @@ impl<B: Blocks> FileSystem<B> {
         let file_system = Self { blocks, layout: Arc::new(layout), options };
         file_system.check_root().await?;
         if !file_system.options.is_read_only {
-            file_system.reclaim_all().await?;
+            file_system.reclaim_unused().await?;
         }
         Ok(file_system)
+    }
+
+    /// Frees inodes without names that no host has open: those of crashes, unless another host may
+    /// have opened them. Returns whether none is left.
+    pub async fn reclaim_unused(&self) -> Result<bool, Error> {
+        if self.blocks.has_other_hosts().await? {
+            return Ok(orphans::first(&mut self.read().await?).await?.is_none());
+        }
+        self.reclaim_all().await?;
+        Ok(true)
     }
 
     async fn check_root(&self) -> Result<(), Error> {
@@ -167,6 +177,11 @@ impl<B: Blocks> FileSystem<B> {
                 return Ok(());
             }
         }
+    }
+
+    /// Keeps other hosts from changing anything as long as the result lives.
+    pub async fn hold(&self) -> Result<B::Hold, Error> {
+        self.blocks.hold().await
     }
 
     /// Makes all ended operations durable.

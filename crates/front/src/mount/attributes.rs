@@ -2,21 +2,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ext2::{InodeNumber, Metadata, Timestamp};
+use ext2::{Metadata, Timestamp};
 use fuser::{FileAttr, FileType, INodeNo};
 
 /// Preferred size of reads and writes.
 const BLOCK_BYTES: u32 = 4096;
-
-/// The kernel's number of an inode: it calls the root 1, to which no name of an ext2 leads.
-pub(super) fn node_of(inode: InodeNumber) -> INodeNo {
-    if inode == InodeNumber::ROOT { INodeNo::ROOT } else { INodeNo(u64::from(inode.0)) }
-}
-
-/// The inode of a kernel's number. An invalid number finds no inode.
-pub(super) fn inode_of(node: INodeNo) -> InodeNumber {
-    if node == INodeNo::ROOT { InodeNumber::ROOT } else { InodeNumber(u32::try_from(node.0).unwrap_or(0)) }
-}
 
 pub(super) fn kind_of(file_type: ext2::FileType) -> FileType {
     match file_type {
@@ -30,10 +20,10 @@ pub(super) fn kind_of(file_type: ext2::FileType) -> FileType {
     }
 }
 
-pub(super) fn attributes(metadata: &Metadata) -> FileAttr {
+pub(super) fn attributes(node: INodeNo, metadata: &Metadata) -> FileAttr {
     let (major, minor) = metadata.device.unwrap_or_default();
     FileAttr {
-        ino: node_of(metadata.inode),
+        ino: node,
         size: metadata.size_bytes,
         blocks: u64::from(metadata.sectors),
         atime: to_system(metadata.accessed),
@@ -99,12 +89,5 @@ mod tests {
             assert_eq!(device_of(device_number(major, minor)), (major, minor));
         }
         assert_eq!(device_number(8, 1), 0x801);
-    }
-
-    #[test]
-    fn the_root_has_the_kernels_number_and_no_other_has_it() {
-        assert_eq!((node_of(InodeNumber::ROOT), inode_of(INodeNo(1))), (INodeNo(1), InodeNumber::ROOT));
-        assert_eq!(inode_of(node_of(InodeNumber(12))), InodeNumber(12));
-        assert_eq!(inode_of(INodeNo(u64::MAX)), InodeNumber(0));
     }
 }

@@ -21,6 +21,7 @@ pub(super) fn to_errno(error: &Error) -> Errno {
         ErrorKind::ReadOnly => Errno::EROFS,
         ErrorKind::Unsupported => Errno::EOPNOTSUPP,
         ErrorKind::NoAttribute => Errno::ENODATA,
+        ErrorKind::Stale => Errno::ESTALE,
         ErrorKind::Conflict => Errno::EAGAIN,
         ErrorKind::Corrupt | ErrorKind::NotClean => Errno::EIO,
         ErrorKind::Device(kind) => device_errno(kind),

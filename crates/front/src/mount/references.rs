@@ -7,13 +7,16 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ext2::{Blocks, Error, FileSystem, InodeNumber, Metadata};
+use ext2::{Blocks, Error, FileSystem, Metadata};
+use fuser::INodeNo;
+
+use super::view::View;
 
 /// The inodes that the kernel knows, with their counts.
 #[derive(Default)]
 pub(super) struct References {
     /// Short sections, never across an await.
-    known: Mutex<BTreeMap<InodeNumber, Known>>,
+    known: Mutex<BTreeMap<INodeNo, Known>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +28,7 @@ struct Known {
 }
 
 impl References {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<InodeNumber, Known>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<INodeNo, Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -34,17 +37,19 @@ impl References {
     pub(super) async fn add<B: Blocks>(
         &self,
         file_system: &FileSystem<B>,
+        view: View,
         found: Metadata,
     ) -> Result<Option<Metadata>, Error> {
         let (inode, generation) = (found.inode, found.generation);
-        if let Some(known) = self.lock().get_mut(&inode) {
+        let node = view.node_of(&found);
+        if let Some(known) = self.lock().get_mut(&node) {
             known.count += u64::from(known.generation == generation);
             return Ok((known.generation == generation).then_some(found));
         }
         file_system.open_file(inode).await?;
         let now = file_system.metadata(inode).await;
         let is_same = now.as_ref().is_ok_and(|now| now.generation == generation);
-        let is_first = is_same && self.enter(inode, generation);
+        let is_first = is_same && self.enter(node, generation);
         if !is_first {
             // An earlier reference keeps it open.
             file_system.close_file(inode).await?;
@@ -53,28 +58,28 @@ impl References {
     }
 
     /// Counts the inode. Returns whether it was not known before.
-    fn enter(&self, inode: InodeNumber, generation: u32) -> bool {
+    fn enter(&self, node: INodeNo, generation: u32) -> bool {
         let mut all = self.lock();
-        let known = all.entry(inode).or_insert(Known { generation, count: 0 });
+        let known = all.entry(node).or_insert(Known { generation, count: 0 });
         known.count += 1;
         known.count == 1
     }
 
     /// Lowers the count of an inode that the kernel forgets. Returns whether it is not known any
     /// more, and must be closed.
-    pub(super) fn remove(&self, inode: InodeNumber, count: u64) -> bool {
+    pub(super) fn remove(&self, node: INodeNo, count: u64) -> bool {
         let mut all = self.lock();
-        let Some(known) = all.get_mut(&inode) else { return false };
+        let Some(known) = all.get_mut(&node) else { return false };
         known.count = known.count.saturating_sub(count);
         let is_last = known.count == 0;
         if is_last {
-            all.remove(&inode);
+            all.remove(&node);
         }
         is_last
     }
 
     /// Takes all known inodes, to be closed.
-    pub(super) fn take_all(&self) -> Vec<InodeNumber> {
+    pub(super) fn take_all(&self) -> Vec<INodeNo> {
         std::mem::take(&mut *self.lock()).into_keys().collect()
     }
 

@@ -11,15 +11,16 @@ use std::time::SystemTime;
 
 use ext2::{Blocks, Error, ErrorKind, InodeNumber, Metadata, MetadataChange, NewNode, Owner, RenameMode, SetMode};
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 
-use super::attributes::{attributes, device_of, from_system, inode_of, kind_of, node_of};
+use super::attributes::{device_of, from_system, kind_of};
 use super::tree::Tree;
-use crate::limits::{DIRECTORY_ENTRIES_MAX, FUSE_BACKGROUND_MAX, STEP_BYTES, VOLUME_CACHE_TIME};
+use super::view::{View, inode_of};
+use crate::limits::{DIRECTORY_ENTRIES_MAX, FUSE_BACKGROUND_MAX, STEP_BYTES};
 
 /// The handler of the kernel's requests.
 pub(super) struct Requests<B: Blocks> {
@@ -34,30 +35,26 @@ impl<B: Blocks> Requests<B> {
     }
 
     fn make(&self, parent: INodeNo, name: &OsStr, owner: Owner, node: OwnedNode, reply: ReplyEntry) {
-        let (tree, parent, name) = (self.tree(), inode_of(parent), name.as_bytes().to_vec());
-        let work = async move { tree.create(parent, &name, node.as_node(), owner).await };
-        self.tree.carry_out(work, |made| answer_entry(reply, made));
+        let (tree, above, name) = (self.tree(), inode_of(parent), name.as_bytes().to_vec());
+        let view = tree.view;
+        let work = async move { tree.create(above, &name, node.as_node(), owner).await };
+        self.tree.carry_out_at(&[parent], work, move |made| answer_entry(reply, view, made));
     }
 
     fn remove(&self, parent: INodeNo, name: &OsStr, is_directory: bool, reply: ReplyEmpty) {
-        let (tree, parent, name) = (self.tree(), inode_of(parent), name.as_bytes().to_vec());
+        let (tree, above, name) = (self.tree(), inode_of(parent), name.as_bytes().to_vec());
         let work = async move {
             match is_directory {
-                true => tree.file_system.remove_directory(parent, &name).await,
-                false => tree.file_system.unlink(parent, &name).await,
+                true => tree.file_system.remove_directory(above, &name).await,
+                false => tree.file_system.unlink(above, &name).await,
             }
         };
-        self.tree.carry_out(work, |removed| answer(reply, removed));
+        self.tree.carry_out_at(&[parent], work, |removed| answer(reply, removed));
     }
 
     fn commit(&self, reply: ReplyEmpty) {
         let tree = self.tree();
         self.tree.carry_out(async move { tree.file_system.commit().await }, |done| answer(reply, done));
-    }
-
-    /// The kernel keeps the pages of a file that is opened again.
-    fn opened(&self) -> FopenFlags {
-        FopenFlags::FOPEN_KEEP_CACHE
     }
 }
 
@@ -91,34 +88,38 @@ impl<B: Blocks> Filesystem for Requests<B> {
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_CACHE_SYMLINKS,
         ] {
             let _ = config.add_capabilities(wish);
+        }
+        if !self.tree.view.is_shared {
+            let _ = config.add_capabilities(InitFlags::FUSE_CACHE_SYMLINKS);
         }
         Ok(())
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (tree, parent, name) = (self.tree(), inode_of(parent), name.as_bytes().to_vec());
-        let work = async move { tree.lookup(parent, &name).await };
-        self.tree.carry_out(work, |found| answer_entry(reply, found));
+        let (tree, above, name) = (self.tree(), inode_of(parent), name.as_bytes().to_vec());
+        let view = tree.view;
+        let work = async move { tree.lookup(above, &name).await };
+        self.tree.carry_out_at(&[parent], work, move |found| answer_entry(reply, view, found));
     }
 
     fn forget(&self, _: &Request, node: INodeNo, count: u64) {
-        let (tree, inode) = (self.tree(), inode_of(node));
-        if self.tree.references.remove(inode, count) {
+        let tree = self.tree();
+        if self.tree.references.remove(node, count) {
             let work = async move {
-                tree.close_file(inode).await;
+                tree.close_file(node).await;
                 Ok(())
             };
-            self.tree.carry_out(work, drop);
+            self.tree.carry_out_at(&[], work, drop);
         }
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let (tree, inode) = (self.tree(), inode_of(node));
+        let view = tree.view;
         let work = async move { tree.file_system.metadata(inode).await };
-        self.tree.carry_out(work, |found| answer_attributes(reply, found));
+        self.tree.carry_out_at(&[node], work, move |found| answer_attributes(reply, view, found));
     }
 
     fn setattr(
@@ -151,6 +152,7 @@ impl<B: Blocks> Filesystem for Requests<B> {
             accessed: accessed.map(time),
             modified: modified.map(time),
         };
+        let view = tree.view;
         let work = async move {
             if let Some(size) = size {
                 tree.file_system.set_size(inode, size).await?;
@@ -160,13 +162,13 @@ impl<B: Blocks> Filesystem for Requests<B> {
                 false => tree.file_system.set_metadata(inode, &change).await,
             }
         };
-        self.tree.carry_out(work, |changed| answer_attributes(reply, changed));
+        self.tree.carry_out_at(&[node], work, move |changed| answer_attributes(reply, view, changed));
     }
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
         let (tree, inode) = (self.tree(), inode_of(node));
         let work = async move { tree.file_system.read_link(inode).await };
-        self.tree.carry_out(work, |target| answer_data(reply, target));
+        self.tree.carry_out_at(&[node], work, |target| answer_data(reply, target));
     }
 
     fn mknod(
@@ -227,32 +229,46 @@ impl<B: Blocks> Filesystem for Requests<B> {
         } else {
             return reply.error(Errno::EINVAL);
         };
-        let (tree, from, to) = (self.tree(), inode_of(from), inode_of(to));
+        let (tree, old, new) = (self.tree(), inode_of(from), inode_of(to));
         let (from_name, to_name) = (from_name.as_bytes().to_vec(), to_name.as_bytes().to_vec());
-        let work = async move { tree.file_system.rename((from, &from_name), (to, &to_name), mode).await };
-        self.tree.carry_out(work, |renamed| answer(reply, renamed));
+        let work = async move { tree.file_system.rename((old, &from_name), (new, &to_name), mode).await };
+        self.tree.carry_out_at(&[from, to], work, |renamed| answer(reply, renamed));
     }
 
     fn link(&self, _: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (tree, inode, parent) = (self.tree(), inode_of(node), inode_of(parent));
-        let name = name.as_bytes().to_vec();
-        let work = async move { tree.link(inode, parent, &name).await };
-        self.tree.carry_out(work, |linked| answer_entry(reply, linked));
+        let (tree, inode, above) = (self.tree(), inode_of(node), inode_of(parent));
+        let (view, name) = (tree.view, name.as_bytes().to_vec());
+        let work = async move { tree.link(inode, above, &name).await };
+        self.tree.carry_out_at(&[node, parent], work, move |linked| answer_entry(reply, view, linked));
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         // The kernel knows the inode as long as it is open.
-        reply.opened(FileHandle(0), self.opened());
+        reply.opened(FileHandle(0), self.tree.view.opened());
     }
 
-    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, _: i32, reply: ReplyCreate) {
-        let (tree, parent, name) = (self.tree(), inode_of(parent), name.as_bytes().to_vec());
-        let (owner, flags) = (owner(request, mode), self.opened());
-        let work = async move { tree.create(parent, &name, NewNode::File, owner).await };
-        self.tree.carry_out(work, move |made| match made {
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (tree, above, name) = (self.tree(), inode_of(parent), name.as_bytes().to_vec());
+        let (owner, view) = (owner(request, mode), tree.view);
+        let may_exist = flags & OFlags::EXCL.bits().cast_signed() == 0;
+        let work = async move { tree.create(above, &name, NewNode::File, owner).await };
+        self.tree.carry_out_at(&[parent], work, move |made| match made {
             Ok(made) => {
-                let generation = Generation(u64::from(made.generation));
-                reply.created(&VOLUME_CACHE_TIME, &attributes(&made), generation, FileHandle(0), flags);
+                let (time, generation) = (view.cache_time(), Generation(u64::from(made.generation)));
+                reply.created(&time, &view.attributes(&made), generation, FileHandle(0), view.opened());
+            }
+            // Another host has made it since the kernel looked: it looks again, and opens it.
+            Err(errno) if view.is_shared && may_exist && errno.code() == Errno::EEXIST.code() => {
+                reply.error(Errno::ESTALE);
             }
             Err(errno) => reply.error(errno),
         });
@@ -271,7 +287,7 @@ impl<B: Blocks> Filesystem for Requests<B> {
     ) {
         let (tree, inode) = (self.tree(), inode_of(node));
         let work = async move { tree.read(inode, offset, size as usize).await };
-        self.tree.carry_out(work, |bytes| answer_data(reply, bytes));
+        self.tree.carry_out_at(&[node], work, |bytes| answer_data(reply, bytes));
     }
 
     fn write(
@@ -290,11 +306,12 @@ impl<B: Blocks> Filesystem for Requests<B> {
         let length = data.len() as u32;
         // O_SYNC includes the bit of O_DSYNC.
         let is_durable = flags.0 & OFlags::DSYNC.bits().cast_signed() != 0;
+        let is_appended = flags.0 & OFlags::APPEND.bits().cast_signed() != 0;
         let work = async move {
-            tree.file_system.write_file(inode, offset, &bytes).await?;
+            tree.write(inode, offset, &bytes, is_appended).await?;
             if is_durable { tree.file_system.commit().await } else { Ok(()) }
         };
-        self.tree.carry_out(work, move |written| match written {
+        self.tree.carry_out_at(&[node], work, move |written| match written {
             Ok(()) => reply.written(length),
             Err(errno) => reply.error(errno),
         });
@@ -316,11 +333,11 @@ impl<B: Blocks> Filesystem for Requests<B> {
     fn readdir(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let (tree, inode) = (self.tree(), inode_of(node));
         let work = async move { tree.list(inode, offset, DIRECTORY_ENTRIES_MAX).await };
-        self.tree.carry_out(work, move |entries| match entries {
+        self.tree.carry_out_at(&[node], work, move |entries| match entries {
             Ok(entries) => {
-                for (entry, file_type) in entries {
+                for (entry, file_type, node) in entries {
                     let name = OsStr::from_bytes(&entry.name);
-                    if reply.add(node_of(entry.inode), entry.next, kind_of(file_type), name) {
+                    if reply.add(node, entry.next, kind_of(file_type), name) {
                         break;
                     }
                 }
@@ -343,12 +360,12 @@ impl<B: Blocks> Filesystem for Requests<B> {
             }
             Ok(())
         };
-        self.tree.carry_out(work, |_| ());
+        self.tree.carry_out_at(&[node], work, |_| ());
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let tree = self.tree();
-        self.tree.carry_out(async move { tree.file_system.statistics().await }, |found| match found {
+        self.tree.carry_out_at(&[], async move { tree.file_system.statistics().await }, |found| match found {
             Ok(found) => {
                 let [blocks, free, available, inodes, free_inodes] = [
                     found.block_count,
@@ -377,13 +394,13 @@ impl<B: Blocks> Filesystem for Requests<B> {
             SetMode::Any
         };
         let work = async move { tree.file_system.set_attribute(inode, &name, &value, mode).await };
-        self.tree.carry_out(work, |done| answer(reply, done));
+        self.tree.carry_out_at(&[node], work, |done| answer(reply, done));
     }
 
     fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let (tree, inode, name) = (self.tree(), inode_of(node), name.as_bytes().to_vec());
         let work = async move { tree.file_system.attribute(inode, &name).await };
-        self.tree.carry_out(work, move |value| answer_attribute(reply, size, value));
+        self.tree.carry_out_at(&[node], work, move |value| answer_attribute(reply, size, value));
     }
 
     fn listxattr(&self, _: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
@@ -392,13 +409,13 @@ impl<B: Blocks> Filesystem for Requests<B> {
             let names = tree.file_system.attribute_names(inode).await?;
             Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
         };
-        self.tree.carry_out(work, move |names| answer_attribute(reply, size, names));
+        self.tree.carry_out_at(&[node], work, move |names| answer_attribute(reply, size, names));
     }
 
     fn removexattr(&self, _: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (tree, inode, name) = (self.tree(), inode_of(node), name.as_bytes().to_vec());
         let work = async move { tree.file_system.remove_attribute(inode, &name).await };
-        self.tree.carry_out(work, |done| answer(reply, done));
+        self.tree.carry_out_at(&[node], work, |done| answer(reply, done));
     }
 
     fn fallocate(
@@ -419,7 +436,7 @@ impl<B: Blocks> Filesystem for Requests<B> {
         let (tree, inode) = (self.tree(), inode_of(node));
         let range = offset..offset.saturating_add(length);
         let work = async move { tree.file_system.punch_hole(inode, range).await };
-        self.tree.carry_out(work, |done| answer(reply, done));
+        self.tree.carry_out_at(&[node], work, |done| answer(reply, done));
     }
 
     fn lseek(&self, _: &Request, node: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -430,7 +447,7 @@ impl<B: Blocks> Filesystem for Requests<B> {
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
         let (tree, inode) = (self.tree(), inode_of(node));
         let work = async move { tree.file_system.seek(inode, offset, whence == SEEK_HOLE).await };
-        self.tree.carry_out(work, |found| match found {
+        self.tree.carry_out_at(&[node], work, |found| match found {
             Ok(Some(found)) => reply.offset(found.cast_signed()),
             Ok(None) => reply.error(Errno::ENXIO),
             Err(errno) => reply.error(errno),
@@ -442,12 +459,12 @@ impl<B: Blocks> Filesystem for Requests<B> {
 /// to the kernel.
 struct DirectoryReply {
     reply: ReplyDirectoryPlus,
-    told: Vec<InodeNumber>,
+    told: Vec<INodeNo>,
 }
 
 impl DirectoryReply {
     async fn fill<B: Blocks>(&mut self, tree: &Tree<B>, directory: InodeNumber, offset: u64) -> Result<(), Error> {
-        for (entry, _) in tree.list(directory, offset, DIRECTORY_ENTRIES_MAX).await? {
+        for (entry, ..) in tree.list(directory, offset, DIRECTORY_ENTRIES_MAX).await? {
             let is_own = entry.name == b"." || entry.name == b"..";
             let found = if is_own {
                 tree.file_system.metadata(entry.inode).await
@@ -459,16 +476,17 @@ impl DirectoryReply {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 found => found?,
             };
-            let (attributes, generation) = (attributes(&metadata), Generation(u64::from(metadata.generation)));
+            let (view, generation) = (tree.view, Generation(u64::from(metadata.generation)));
+            let (attributes, time) = (view.attributes(&metadata), view.cache_time());
             let name = OsStr::from_bytes(&entry.name);
-            if self.reply.add(attributes.ino, entry.next, name, &VOLUME_CACHE_TIME, &attributes, generation) {
+            if self.reply.add(attributes.ino, entry.next, name, &time, &attributes, generation) {
                 if !is_own {
-                    forget(tree, metadata.inode).await;
+                    forget(tree, attributes.ino).await;
                 }
                 return Ok(());
             }
             if !is_own {
-                self.told.push(metadata.inode);
+                self.told.push(attributes.ino);
             }
         }
         Ok(())
@@ -476,15 +494,15 @@ impl DirectoryReply {
 
     /// Takes the counts back when the answer did not reach the kernel.
     async fn take_back<B: Blocks>(&mut self, tree: &Tree<B>) {
-        for inode in std::mem::take(&mut self.told) {
-            forget(tree, inode).await;
+        for node in std::mem::take(&mut self.told) {
+            forget(tree, node).await;
         }
     }
 }
 
-async fn forget<B: Blocks>(tree: &Tree<B>, inode: InodeNumber) {
-    if tree.references.remove(inode, 1) {
-        tree.close_file(inode).await;
+async fn forget<B: Blocks>(tree: &Tree<B>, node: INodeNo) {
+    if tree.references.remove(node, 1) {
+        tree.close_file(node).await;
     }
 }
 
@@ -495,18 +513,18 @@ fn answer(reply: ReplyEmpty, outcome: Result<(), Errno>) {
     }
 }
 
-fn answer_entry(reply: ReplyEntry, outcome: Result<Metadata, Errno>) {
+fn answer_entry(reply: ReplyEntry, view: View, outcome: Result<Metadata, Errno>) {
     match outcome {
         Ok(found) => {
-            reply.entry(&VOLUME_CACHE_TIME, &attributes(&found), Generation(u64::from(found.generation)));
+            reply.entry(&view.cache_time(), &view.attributes(&found), Generation(u64::from(found.generation)));
         }
         Err(errno) => reply.error(errno),
     }
 }
 
-fn answer_attributes(reply: ReplyAttr, outcome: Result<Metadata, Errno>) {
+fn answer_attributes(reply: ReplyAttr, view: View, outcome: Result<Metadata, Errno>) {
     match outcome {
-        Ok(found) => reply.attr(&VOLUME_CACHE_TIME, &attributes(&found)),
+        Ok(found) => reply.attr(&view.cache_time(), &view.attributes(&found)),
         Err(errno) => reply.error(errno),
     }
 }

@@ -6,19 +6,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use ext2::{Blocks, DirectoryEntry, Error, FileSystem, FileType, InodeNumber, Metadata, NewNode, Owner};
-use fuser::Errno;
+use ext2::{Blocks, DirectoryEntry, Error, ErrorKind, FileSystem, FileType, InodeNumber, Metadata, NewNode, Owner};
+use fuser::{Errno, INodeNo};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::errors::to_errno;
 use super::references::References;
+use super::view::{View, inode_of, plain_node_of};
 use crate::limits::VOLUME_REQUESTS_MAX;
 
 /// A mounted file system, and the requests under way in it.
 pub(super) struct Tree<B: Blocks> {
     pub(super) file_system: Arc<FileSystem<B>>,
     pub(super) references: References,
+    pub(super) view: View,
     handle: Handle,
     /// One for each request under way.
     room: Arc<Semaphore>,
@@ -30,14 +32,48 @@ pub(super) struct Tree<B: Blocks> {
 const SET_GROUP: u16 = 0o2000;
 
 impl<B: Blocks> Tree<B> {
-    pub(super) fn new(file_system: Arc<FileSystem<B>>) -> Self {
+    pub(super) fn new(file_system: Arc<FileSystem<B>>, view: View) -> Self {
         Self {
             file_system,
             references: References::default(),
+            view,
             handle: Handle::current(),
             room: Arc::new(Semaphore::new(VOLUME_REQUESTS_MAX as usize)),
             is_closed: AtomicBool::new(false),
             requests: AtomicU64::new(0),
+        }
+    }
+
+    /// Carries out the work of a request for these nodes. Where hosts share the file system none of
+    /// the others changes it meanwhile; a node that one of them has removed is refused.
+    pub(super) fn carry_out_at<T: Send + 'static>(
+        self: &Arc<Self>,
+        nodes: &[INodeNo],
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+        answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
+    ) {
+        let (tree, nodes) = (Arc::clone(self), nodes.to_vec());
+        let within = async move {
+            let _hold = tree.file_system.hold().await?;
+            for node in nodes {
+                if tree.is_stale(node).await? {
+                    return Err(ErrorKind::Stale.into());
+                }
+            }
+            work.await
+        };
+        self.carry_out(within, answer);
+    }
+
+    /// Whether another host has removed what the kernel knows as `node`.
+    async fn is_stale(&self, node: INodeNo) -> Result<bool, Error> {
+        if !self.view.is_shared {
+            return Ok(false);
+        }
+        match self.file_system.metadata(inode_of(node)).await {
+            Ok(found) => Ok(!self.view.is_of(node, &found)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(error),
         }
     }
 
@@ -75,14 +111,22 @@ impl<B: Blocks> Tree<B> {
     pub(super) async fn close(&self, time_max: Duration) {
         self.is_closed.store(true, Ordering::Relaxed);
         let _ = tokio::time::timeout(time_max, self.room.acquire_many(VOLUME_REQUESTS_MAX)).await;
-        for inode in self.references.take_all() {
-            self.close_file(inode).await;
+        let Ok(_hold) = self.file_system.hold().await else { return };
+        for node in self.references.take_all() {
+            self.close_file(node).await;
         }
     }
 
     /// Closes an inode that the kernel does not know any more.
-    pub(super) async fn close_file(&self, inode: InodeNumber) {
-        if let Err(error) = self.file_system.close_file(inode).await {
+    pub(super) async fn close_file(&self, node: INodeNo) {
+        let inode = inode_of(node);
+        let closed = match self.is_stale(node).await {
+            // Another host has freed it.
+            Ok(true) => self.file_system.blocks().close(inode).await.map(drop),
+            Ok(false) => self.file_system.close_file(inode).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = closed {
             // It is in the list of inodes without names, and the next mount frees it.
             tracing::warn!(%error, "{inode} could not be closed");
         }
@@ -93,7 +137,7 @@ impl<B: Blocks> Tree<B> {
         loop {
             let found = self.file_system.lookup(parent, name).await?;
             // Another file has its number now: then the name leads elsewhere, too.
-            if let Some(metadata) = self.references.add(&self.file_system, found).await? {
+            if let Some(metadata) = self.references.add(&self.file_system, self.view, found).await? {
                 return Ok(metadata);
             }
         }
@@ -110,7 +154,7 @@ impl<B: Blocks> Tree<B> {
         let above = self.file_system.metadata(parent).await?;
         let owner = inherited(&above, &node, owner);
         let made = self.file_system.create(parent, name, node, owner).await?;
-        match self.references.add(&self.file_system, made).await? {
+        match self.references.add(&self.file_system, self.view, made).await? {
             Some(metadata) => Ok(metadata),
             None => Err(ext2::ErrorKind::NotFound.into()),
         }
@@ -119,7 +163,7 @@ impl<B: Blocks> Tree<B> {
     /// Makes one more name. The inode counts as returned to the kernel.
     pub(super) async fn link(&self, inode: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Metadata, Error> {
         let linked = self.file_system.link(inode, parent, name).await?;
-        match self.references.add(&self.file_system, linked).await? {
+        match self.references.add(&self.file_system, self.view, linked).await? {
             Some(metadata) => Ok(metadata),
             None => Err(ext2::ErrorKind::NotFound.into()),
         }
@@ -140,21 +184,40 @@ impl<B: Blocks> Tree<B> {
         Ok(bytes)
     }
 
-    /// Names of a directory, each with its type.
+    /// Writes a range; with `is_appended` behind the end of the file, wherever the kernel believes
+    /// that to be: another host may have moved it.
+    pub(super) async fn write(
+        &self,
+        inode: InodeNumber,
+        offset: u64,
+        bytes: &[u8],
+        is_appended: bool,
+    ) -> Result<(), Error> {
+        let offset = match is_appended && self.view.is_shared {
+            true => self.file_system.metadata(inode).await?.size_bytes,
+            false => offset,
+        };
+        self.file_system.write_file(inode, offset, bytes).await
+    }
+
+    /// Names of a directory, each with its type and the kernel's number of its inode.
     pub(super) async fn list(
         &self,
         directory: InodeNumber,
         position: u64,
         entries_max: usize,
-    ) -> Result<Vec<(DirectoryEntry, FileType)>, Error> {
+    ) -> Result<Vec<(DirectoryEntry, FileType, INodeNo)>, Error> {
         let entries = self.file_system.list(directory, position, entries_max).await?;
         let mut typed = Vec::with_capacity(entries.len());
         for entry in entries {
-            let file_type = match entry.file_type {
-                Some(file_type) => file_type,
-                None => self.file_system.metadata(entry.inode).await?.file_type,
+            let (file_type, node) = match entry.file_type.filter(|_| !self.view.is_shared) {
+                Some(file_type) => (file_type, plain_node_of(entry.inode)),
+                None => {
+                    let found = self.file_system.metadata(entry.inode).await?;
+                    (found.file_type, self.view.node_of(&found))
+                }
             };
-            typed.push((entry, file_type));
+            typed.push((entry, file_type, node));
         }
         Ok(typed)
     }

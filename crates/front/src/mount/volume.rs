@@ -14,6 +14,7 @@ use rustix::process::geteuid;
 
 use super::requests::Requests;
 use super::tree::Tree;
+use super::view::View;
 use crate::fuse::session::serve;
 use crate::fuse::{check_kernel, detach, is_left_behind};
 use crate::limits::{COMMIT_INTERVAL, SHUTDOWN_TIME_MAX};
@@ -23,6 +24,8 @@ use crate::limits::{COMMIT_INTERVAL, SHUTDOWN_TIME_MAX};
 pub struct VolumeOptions {
     /// Whether it is read only.
     pub is_read_only: bool,
+    /// Whether other hosts have it mounted, too.
+    pub is_shared: bool,
     /// The source that `mount` and `df` show.
     pub source: String,
 }
@@ -49,7 +52,7 @@ impl<B: Blocks> Volume<B> {
         if !std::fs::metadata(directory)?.is_dir() {
             return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is no directory"));
         }
-        let tree = Arc::new(Tree::new(file_system));
+        let tree = Arc::new(Tree::new(file_system, View { is_shared: options.is_shared }));
         let mut config = Config::default();
         let names = [MountOption::FSName(options.source.clone()), MountOption::Subtype("forebay".to_owned())];
         config.mount_options = names.into();

@@ -1,5 +1,6 @@
 //! The ranges of the unit that this client holds alone: locks on wanted ranges are requested, and
-//! ranges that are called back are cleaned and given up.
+//! ranges that are called back are cleaned and given up. Where the only range is the whole unit,
+//! its lock is that of the unit itself.
 //!
 //! A range counts as used from the moment that it is granted. So the answer to a callback waits
 //! until the layers above have written their dirty data of it to the target. Their progress is
@@ -22,8 +23,27 @@ use crate::limits::{LOCK_RETRY_TIME, LOCKS_ASKED_MAX};
 
 const UNIT: Resource = Resource::File(FileId::LOGICAL_UNIT);
 
-fn group(part: u64) -> Resource {
-    Resource::Group(FileId::LOGICAL_UNIT, GroupIndex(part))
+/// The lock of a part.
+fn resource_of(grants: &Grants, part: u64) -> Resource {
+    match grants.is_whole() {
+        true => UNIT,
+        false => Resource::Group(FileId::LOGICAL_UNIT, GroupIndex(part)),
+    }
+}
+
+/// The part of a lock; `None` for one that is not of a part.
+fn part_of(grants: &Grants, resource: Resource) -> Option<u64> {
+    match resource {
+        UNIT if grants.is_whole() => Some(0),
+        Resource::Group(FileId::LOGICAL_UNIT, GroupIndex(part)) if !grants.is_whole() => Some(part),
+        _ => None,
+    }
+}
+
+/// Whether a part that was called back is left to others for a while. The whole unit is not: all
+/// work of this host waits for it, and the target grants it by turns.
+fn rests(grants: &Grants) -> bool {
+    !grants.is_whole()
 }
 
 /// A range that is called back.
@@ -64,7 +84,10 @@ impl Holding {
     pub(super) fn ask(&mut self, context: &Context<'_>, now: Instant, holder: &mut Holder) {
         let Some(grants) = self.copies.grants() else { return };
         for part in grants.take_wanted(LOCKS_ASKED_MAX.saturating_sub(self.asked.len()), context.waker()) {
-            let batch = vec![(UNIT, Mode::D_IX), (group(part), Mode::D_X)];
+            let batch = match grants.is_whole() {
+                true => vec![(UNIT, Mode::D_X)],
+                false => vec![(UNIT, Mode::D_IX), (resource_of(grants, part), Mode::D_X)],
+            };
             match holder.request(now, TransactionId::OWN, batch) {
                 Some(request) => drop(self.asked.insert(request, part)),
                 None => grants.remove(part, true),
@@ -92,15 +115,15 @@ impl Holding {
         let count = self.leaving.len();
         self.leaving.retain(|part, leaving| {
             if leaving.release.as_mut().poll(context) == Poll::Ready(()) {
-                grants.remove(*part, true);
-                holder.end_use(group(*part), Mode::D_X);
+                grants.remove(*part, rests(grants));
+                holder.end_use(resource_of(grants, *part), Mode::D_X);
                 return false;
             }
             if leaving.tell_at <= now {
                 leaving.tell_at = now + self.tell_interval;
                 let progress = grants.progress();
                 if std::mem::replace(&mut leaving.progress, progress) != progress {
-                    holder.tell_progress(group(*part));
+                    holder.tell_progress(resource_of(grants, *part));
                 }
             }
             true
@@ -113,14 +136,14 @@ impl Holding {
         let Some(grants) = self.copies.grants() else { return };
         if let Some(part) = self.asked.remove(&request) {
             // The lock may have been called back already.
-            match holder.begin_use(now, group(part), Mode::D_X) {
+            match holder.begin_use(now, resource_of(grants, part), Mode::D_X) {
                 true => grants.set(part, Standing::Held),
-                false => grants.remove(part, true),
+                false => grants.remove(part, rests(grants)),
             }
             return;
         }
         for lock in locks {
-            if let Resource::Group(FileId::LOGICAL_UNIT, GroupIndex(part)) = lock.resource
+            if let Some(part) = part_of(grants, lock.resource)
                 && lock.mode == Mode::D_X
                 && grants.standing(part) == Some(Standing::Claimed)
             {
@@ -139,10 +162,9 @@ impl Holding {
     /// Starts to clean the ranges of a lock that is called back and in use.
     pub(super) fn begin_leaving(&mut self, now: Instant, resource: Resource) {
         let Some(grants) = self.grants() else { return };
-        let parts = match resource {
-            UNIT => grants.all(&[Standing::Held]),
-            Resource::Group(FileId::LOGICAL_UNIT, GroupIndex(part)) => vec![part],
-            _ => Vec::new(),
+        let parts = match (resource, part_of(grants, resource)) {
+            (UNIT, _) => grants.all(&[Standing::Held]),
+            (_, part) => part.into_iter().collect(),
         };
         let held = parts.into_iter().filter(|part| grants.standing(*part) == Some(Standing::Held));
         for part in held.collect::<Vec<_>>() {
@@ -157,10 +179,9 @@ impl Holding {
     /// failed.
     #[must_use]
     pub(super) fn give_up(&mut self, resource: Resource) -> bool {
-        let Resource::Group(FileId::LOGICAL_UNIT, GroupIndex(part)) = resource else { return false };
-        let Some(grants) = self.grants().filter(|grants| grants.standing(part) == Some(Standing::Claimed)) else {
-            return false;
-        };
+        let Some(grants) = self.grants() else { return false };
+        let is_claimed = |part: &u64| grants.standing(*part) == Some(Standing::Claimed);
+        let Some(part) = part_of(grants, resource).filter(is_claimed) else { return false };
         if self.copies.are_dirty(grants.range_of(part)) {
             grants.set(part, Standing::Lost);
             return true;

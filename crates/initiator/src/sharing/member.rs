@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use base::clock::Instant;
 use block::grants::Standing as GrantStanding;
-use block::{ByteRange, Copies, Dropped, Error, ErrorKind};
+use block::{ByteRange, Copies, Dropped, Error, ErrorKind, Grants};
 use locks::blocks::BlockRange;
 use locks::error::LockError;
 use locks::holder::{Holder, HolderOutput};
@@ -395,8 +395,8 @@ impl Member {
     fn lose_writes(&mut self) {
         let words = format!(
             "{} is shared, and what this host held alone of it may be others' by now: it did not reach the target for \
-             longer than its lease. What was written meanwhile and is not on the logical unit stays in the cache, and \
-             conflicts with what others may have written; detach, look at the data, and attach again",
+             longer than its lease. What was written meanwhile and is not on the logical unit is on this host alone, \
+             and conflicts with what others may have written; detach, look at the data, and attach again",
             self.place
         );
         self.end_because(words);
@@ -465,7 +465,9 @@ impl Member {
         let before = self.holder.reclaimable_life().or(self.client).filter(|_| self.names_before);
         let proof_of = |client| self.proofs.get(&client).copied().unwrap_or(NO_PROOF);
         let before = before.map(|client| LifeBefore { client: client.bits(), proof: proof_of(client) });
-        let parameters = Parameters::Register { key: self.key, registers_reads: true, before };
+        // What is read while the whole unit is held is kept no longer than that.
+        let registers_reads = !self.copies.grants().is_some_and(Grants::is_whole);
+        let parameters = Parameters::Register { key: self.key, registers_reads, before };
         Order { client: None, parameters }
     }
 

@@ -126,6 +126,7 @@ fn remotes(address: SocketAddr, initiator: &str) -> RemotesConfig {
         connections: 1,
         split_connections: false,
         is_shared: false,
+        holds_whole: false,
     };
     RemotesConfig { remotes: vec![remote], arrangement: Arrangement::Single }
 }

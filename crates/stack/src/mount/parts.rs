@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use block::SharedDevice;
 use front::Volume;
+use initiator::State;
 use sharedfs::{Mounted, Redo, SharedBlocks};
 use tokio::sync::watch::Sender;
 
@@ -13,6 +14,7 @@ use super::mark::MountMark;
 use crate::ending_time::EndingTime;
 use crate::error::Result;
 use crate::registry::UnitLock;
+use crate::remote::in_a_word;
 use crate::remotes::Remotes;
 
 /// The parts of a mount.
@@ -42,6 +44,11 @@ impl MountParts {
 
     /// Why nothing is written to the LUN any more, if that is so.
     pub(super) fn trouble(&self) -> Option<String> {
-        self.mark.as_ref().and_then(MountMark::trouble)
+        let fenced = || {
+            let session = self.remotes.as_ref()?.session();
+            session.last_error.filter(|_| session.state == in_a_word(State::Fenced))
+        };
+        let lost = || self.file_system.blocks().loss().map(|error| error.to_string());
+        self.mark.as_ref().and_then(MountMark::trouble).or_else(fenced).or_else(lost)
     }
 }

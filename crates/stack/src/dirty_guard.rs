@@ -59,23 +59,40 @@ pub(crate) struct DirtyGuard {
     stores: Arc<Stores>,
 }
 
+/// An open store, and what becomes of its dirty data.
+struct Entry {
+    store: Store,
+    opened: Opened,
+    /// Whether it is written over changes by others, as the user wants it.
+    is_overwriting: bool,
+}
+
 /// The open stores by their places.
 #[derive(Default)]
-struct Stores(Mutex<BTreeMap<Place, (Store, Opened)>>);
+struct Stores(Mutex<BTreeMap<Place, Entry>>);
 
 impl Stores {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Place, (Store, Opened)>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Place, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses changes of these ranges, of which a path `heard`, where something is dirty.
     fn check(&self, by: &Use, changed: &[ByteRange], heard: &ReportedChanges) -> std::result::Result<(), block::Error> {
         let stores = self.lock();
-        for (place, (store, opened)) in &*stores {
+        for (place, Entry { store, opened, is_overwriting }) in &*stores {
             let Err(error) = opened.check_changes(changed) else { continue };
             let Some(&conflict) = ConflictingChanges::of(&error) else { return Err(error) };
-            stores.values().for_each(|(_, opened)| opened.stop_writing_back());
             let (what, bytes) = (store.as_str(), conflict.bytes);
+            if *is_overwriting {
+                let is_certain = heard.untold.is_none() && heard.unknown.is_none();
+                let others = if is_certain { "changed" } else { "may have changed" };
+                tracing::warn!(
+                    "overwrite-changes=on: {bytes} bytes of the {what} {place} are written over what others {others} \
+                     in the logical unit while it was out of reach"
+                );
+                continue;
+            }
+            stores.values().for_each(|entry| entry.opened.stop_writing_back());
             let others = match &heard.untold {
                 Some(why) => format!(
                     "the target does not tell what others changed in the logical unit while it was out of reach, which \
@@ -157,14 +174,23 @@ impl DirtyGuard {
         Self { refusal, stores }
     }
 
-    /// From now on this is the open store at `place`.
-    pub(crate) fn put(&self, place: &Place, store: Store, opened: Opened) {
-        self.stores.lock().insert(place.clone(), (store, opened));
+    /// From now on this is the open store at `place`; what is dirty in it replaces what others change, if it
+    /// `is_overwriting`.
+    pub(crate) fn put(&self, place: &Place, store: Store, opened: Opened, is_overwriting: bool) {
+        self.stores.lock().insert(place.clone(), Entry { store, opened, is_overwriting });
     }
 
-    /// The open store at `place`.
+    /// From now on this is the open store at `place`, in place of another one.
+    pub(crate) fn replace(&self, place: &Place, opened: Opened) {
+        if let Some(entry) = self.stores.lock().get_mut(place) {
+            entry.opened = opened;
+        }
+    }
+
+    /// The open store at `place`, if what is dirty in it is not written over changes by others.
     pub(crate) fn opened(&self, place: &Place) -> Option<Opened> {
-        self.stores.lock().get(place).map(|(_, opened)| Arc::clone(opened))
+        let stores = self.stores.lock();
+        stores.get(place).filter(|entry| !entry.is_overwriting).map(|entry| Arc::clone(&entry.opened))
     }
 
     /// Why nothing is written back any more, if that is so.

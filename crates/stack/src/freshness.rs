@@ -623,7 +623,7 @@ impl ChangesSince {
     ) -> Result<MarkRenewal> {
         let place = self.assessed.place.clone();
         let (_, marks) = self.assessed.commit(caches, record, (&**log, is_overwritten)).await?;
-        self.guard.put(&place, Store::Log, log.clone());
+        self.guard.put(&place, Store::Log, log.clone(), false);
         Ok(MarkRenewal::start(vec![marks], Some(&self.guard)))
     }
 }

@@ -430,7 +430,7 @@ impl<'a> Attached<'a> {
         tokio::spawn(cache.run());
         let record = Record::new(&host.place, 4096, &remotes.identity(), "disk");
         let held = assessed.commit(&host.caches, record, (&*cache, false)).await.unwrap().1;
-        guard.put(&host.place, Store::Cache, cache.clone());
+        guard.put(&host.place, Store::Cache, cache.clone(), false);
         let renewal = MarkRenewal::start(vec![held], Some(&guard));
         Self { host, isid, remotes, cache, guard, renewal }
     }

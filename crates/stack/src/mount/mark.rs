@@ -58,8 +58,8 @@ impl MountMark {
                          ({why}): the file system of \"{name}\" may be another one by now"
                     ),
                     None => format!(
-                        "others changed the logical unit while it was out of reach (or its file was moved, restored, or \
-                         changed while the target did not run): the file system of \"{name}\" is another one by now"
+                        "others changed the logical unit while it was out of reach (or its file was moved, restored, \
+                         or changed while the target did not run): the file system of \"{name}\" is another one by now"
                     ),
                 };
                 let context = format!(

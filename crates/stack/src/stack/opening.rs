@@ -193,9 +193,7 @@ impl<'a> Opening<'a> {
         let record = Record::new(&place, device_bytes, &self.identity, &name);
         claim_dirty(&opened, &self.remotes.device(), &place).await?;
         let (told, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
-        if !overwrites {
-            self.guard.put(&place, Store::Cache, opened.clone());
-        }
+        self.guard.put(&place, Store::Cache, opened.clone(), overwrites);
         opened.begin_cleaning();
         self.freshness.cache = Some(told);
         self.held_marks.push(marks);
@@ -224,9 +222,7 @@ impl<'a> Opening<'a> {
         self.log = Some(Arc::clone(&opened));
         let record = Record::new(place, device_bytes, &self.identity, &name);
         let (told, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
-        if !overwrites {
-            self.guard.put(place, Store::Log, opened.clone());
-        }
+        self.guard.put(place, Store::Log, opened.clone(), overwrites);
         self.freshness.log = Some(told);
         self.held_marks.push(marks);
         self.entries.extend(ours);

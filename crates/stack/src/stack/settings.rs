@@ -150,9 +150,7 @@ impl Stack {
         let noted = self.caches.note_succeeded(place, changed.is_ok().then_some(&store));
         // Requests go to the new cache already, even if the list cannot be written.
         let new = changed?;
-        if self.guard.opened(place).is_some() {
-            self.guard.put(place, Store::Cache, new.clone());
-        }
+        self.guard.replace(place, new.clone());
         *self.cache.borrow_mut() = Some(new);
         let mut entries = self.entries.borrow_mut();
         let of_cache = entries.iter_mut().filter(|entry| entry.store == Store::Cache);

@@ -416,6 +416,11 @@ impl Host {
 
 impl<'a> Attached<'a> {
     async fn new(host: &'a Host) -> Self {
+        Self::with(host, false).await
+    }
+
+    /// What is dirty is written over changes by others, if it `is_overwriting`.
+    async fn with(host: &'a Host, is_overwriting: bool) -> Self {
         let isid = Isid::random_format(7, 1);
         let remotes = host.connect_with("own", Some(isid), false).await;
         let guard = Arc::new(DirtyGuard::of(&Use::Attachment("disk".into()), &remotes));
@@ -430,7 +435,7 @@ impl<'a> Attached<'a> {
         tokio::spawn(cache.run());
         let record = Record::new(&host.place, 4096, &remotes.identity(), "disk");
         let held = assessed.commit(&host.caches, record, (&*cache, false)).await.unwrap().1;
-        guard.put(&host.place, Store::Cache, cache.clone(), false);
+        guard.put(&host.place, Store::Cache, cache.clone(), is_overwriting);
         let renewal = MarkRenewal::start(vec![held], Some(&guard));
         Self { host, isid, remotes, cache, guard, renewal }
     }
@@ -476,6 +481,57 @@ async fn dirty_data_where_others_wrote_while_a_session_was_away_does_not_get_to_
     let remotes = host.connect("own").await;
     let assessed = host.assess(&remotes).await;
     assert_eq!(assessed.changed(), [ByteRange { offset: 0, length: MIB }], "the next attach is told, too");
+}
+
+/// Collects the warnings of one thread.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut lines = self.0.lock().unwrap();
+        event.record(&mut |_: &tracing::field::Field, value: &dyn std::fmt::Debug| lines.push(format!("{value:?}")));
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// The user wants it so, perhaps from another time.
+#[tokio::test]
+async fn that_dirty_data_is_written_over_what_others_wrote_while_a_session_was_away_is_a_line_of_the_log() {
+    let host = Host::new(serve(Watched::default()));
+    let attached = Attached::with(&host, true).await;
+    attached.cache.write(0, ones(), false).await.unwrap();
+    let others = host.connect("other").await;
+    others.device().write(8192, ones(), false).await.unwrap();
+    let warnings = Warnings::default();
+    // Where there is only one subscriber, another thread that logs the same message first switches it off for all.
+    let _second = tracing::Dispatch::new(warnings.clone());
+    let listening = tracing::subscriber::set_default(warnings.clone());
+    attached.lose_session().await;
+    drop(listening);
+    let lines = warnings.0.lock().unwrap().clone();
+    let told: Vec<&String> = lines.iter().filter(|line| line.contains("overwrite-changes=on")).collect();
+    let [told] = told[..] else { panic!("{lines:?}") };
+    assert!(told.contains("4096 bytes of the cache") && told.contains("what others changed"), "{told}");
+    assert_eq!(attached.guard.trouble(), None);
+    attached.cache.clean(|_| {}).await.unwrap();
+    assert_eq!(others.device().read(0, Buffer::zeroed(4096)).await.unwrap()[0], 1);
+    attached.end(false).await;
 }
 
 /// What is written there afterwards is newer, also for a reconnection after which nobody else has changed anything.

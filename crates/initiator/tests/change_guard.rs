@@ -148,16 +148,20 @@ fn a_session_hears_whether_its_target_recorded_everything_or_knows_nothing() {
     }
 }
 
-/// The target has the mark, perhaps, and does not say what is recorded in it: no other path vouches for that.
+/// The target has the mark, perhaps, and does not say what is recorded in it: no other path vouches for that. One with
+/// another token it does not have, nor one that was made anew (sequence 0) by the path that came first.
 #[test]
 fn changes_that_are_not_reported_count_as_recorded_everywhere() {
     let mark = Mark { id: ID, token: 5, sequence: 7, slot: 0, is_held_here: false, is_held_elsewhere: true };
     let whole = ByteRange { offset: 0, length: MIB };
     let failing: fn(u8) -> bool = |action| action == action_in::REPORT_CHANGES;
     let all: fn(u8) -> bool = |_| true;
-    for (is_failing, mark, is_recorded) in
-        [(failing, mark, true), (all, mark, true), (failing, Mark { token: 6, ..mark }, false)]
-    {
+    for (is_failing, mark, is_recorded) in [
+        (failing, mark, true),
+        (all, mark, true),
+        (failing, Mark { token: 6, ..mark }, false),
+        (failing, Mark { sequence: 0, ..mark }, false),
+    ] {
         let mut world = World::new(7);
         let target = Scripted::new(&world);
         let support = Support { marks_max: 16, range_bytes: MIB as u32 };

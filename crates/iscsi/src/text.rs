@@ -91,7 +91,7 @@ impl Keys {
     /// # Errors
     /// As [`Keys::parse`].
     pub fn parse_few(text: &[u8], keys_max: usize) -> Result<Self, TextError> {
-        Self::parse_with(text, &["TargetAddress"], keys_max)
+        Self::parse_with::<&str>(text, &["TargetAddress"], keys_max)
     }
 
     /// The pairs of an answer to SendTargets, where TargetName repeats as well (RFC 7143 appendix C).
@@ -99,12 +99,17 @@ impl Keys {
     /// # Errors
     /// As [`Keys::parse`], but for their count: the bytes of the answer bound it.
     pub fn parse_send_targets(text: &[u8]) -> Result<Self, TextError> {
-        Self::parse_with(text, &["TargetAddress", "TargetName"], usize::MAX)
+        Self::parse_with::<&str>(text, &["TargetAddress", "TargetName"], usize::MAX)
     }
 
-    fn parse_with(text: &[u8], repeatable: &[&str], keys_max: usize) -> Result<Self, TextError> {
+    /// `K` is what keys are compared as.
+    fn parse_with<'a, K: Ord + From<&'a str>>(
+        text: &'a [u8],
+        repeatable: &[&str],
+        keys_max: usize,
+    ) -> Result<Self, TextError> {
         let mut keys = Self::new();
-        let mut seen = BTreeSet::new();
+        let mut seen = BTreeSet::<K>::new();
         let Some((last, text)) = text.split_last() else { return Ok(keys) };
         if *last != 0 {
             return Err(TextError::Unterminated);
@@ -119,7 +124,7 @@ impl Keys {
             if keys.len() >= keys_max {
                 return Err(TextError::TooManyKeys { keys_max });
             }
-            if !repeatable.contains(&key) && !seen.insert(key) {
+            if !repeatable.contains(&key) && !seen.insert(K::from(key)) {
                 return Err(TextError::Duplicate(key.to_owned()));
             }
             keys.push(key, value);
@@ -299,6 +304,9 @@ fn strip_prefix<'a>(value: &'a str, prefix: &str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::cmp::Ordering;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -343,24 +351,53 @@ mod tests {
         assert_eq!(Keys::parse(&text(TEXT_KEYS_MAX + 1)), Err(TextError::TooManyKeys { keys_max: TEXT_KEYS_MAX }));
     }
 
-    /// An answer to SendTargets may be long; the time to parse it grows no faster than its length.
+    thread_local! {
+        static COMPARISONS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// A key whose comparisons with others are counted.
+    struct Counted<'a>(&'a str);
+
+    impl<'a> From<&'a str> for Counted<'a> {
+        fn from(key: &'a str) -> Self {
+            Self(key)
+        }
+    }
+
+    impl Ord for Counted<'_> {
+        fn cmp(&self, other: &Self) -> Ordering {
+            COMPARISONS.set(COMPARISONS.get() + 1);
+            self.0.cmp(other.0)
+        }
+    }
+
+    impl PartialOrd for Counted<'_> {
+        fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+            Some(self.cmp(other))
+        }
+    }
+
+    impl PartialEq for Counted<'_> {
+        fn eq(&self, other: &Self) -> bool {
+            self.cmp(other).is_eq()
+        }
+    }
+
+    impl Eq for Counted<'_> {}
+
+    /// An answer to SendTargets may be long; with each key compared to each it would take as long as nobody waits.
     #[test]
     fn what_a_long_answer_to_send_targets_takes_grows_with_its_length() {
         let text_of = |count: u32| (0..count).map(|number| (format!("X-{number}"), "")).collect::<Keys>().emit();
-        // The least of several runs: other load on the machine only adds time.
-        let time_of = |count: u32| {
-            let text = text_of(count);
-            let times = (0..5).map(|_| {
-                let began = std::time::Instant::now();
-                assert_eq!(Keys::parse_send_targets(&text).map(|keys| keys.len()), Ok(count as usize));
-                began.elapsed()
-            });
-            times.min().expect("there are some")
+        let comparisons_of = |count: u32| {
+            COMPARISONS.set(0);
+            let keys = Keys::parse_with::<Counted>(&text_of(count), &[], usize::MAX);
+            assert_eq!(keys.map(|keys| keys.len()), Ok(count as usize));
+            COMPARISONS.get()
         };
-        // Twenty times as much, and some more for slightly longer names; with each compared to each
-        // it would be 400.
-        let (short, long) = (time_of(2_500), time_of(50_000));
-        assert!(long < short * 100, "{short:?}, and {long:?} for twenty times as much");
+        // Twenty times as many keys, in a tree that is somewhat higher; with each compared to each it would be 400.
+        let (short, long) = (comparisons_of(500), comparisons_of(10_000));
+        assert!(long < short * 40, "{short}, and {long} for twenty times as many");
         let text = text_of(50_000);
         let twice = [text, b"X-7=\0".to_vec()].concat();
         assert_eq!(Keys::parse_send_targets(&twice), Err(TextError::Duplicate("X-7".into())));

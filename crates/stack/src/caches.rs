@@ -348,8 +348,9 @@ impl Caches {
 
     fn write(&self, record: &Record) -> Result<()> {
         let path = self.file(&record.place());
-        record_file::note(&path, record)
-            .map_err(|error| Error::io(format!("cannot record {} in {}", record.place(), path.display()), &error))
+        let noted =
+            if record.is_cut { record_file::note_loss(&path, record) } else { record_file::note(&path, record) };
+        noted.map_err(|error| Error::io(format!("cannot record {} in {}", record.place(), path.display()), &error))
     }
 
     /// Notes a store that is open, as [`note`](Self::note). What has the UUID of the store and none of its tokens is
@@ -475,15 +476,19 @@ impl Caches {
     }
 
     /// Notes which store is at `place`, of those that may have taken it: `successor`, or else the one that
-    /// was there.
+    /// was there. The tokens of the other one, which are `tokens` or all others, are those of no store any more.
     ///
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
-    pub(crate) fn note_succeeded(&self, place: &Place, successor: Option<&OpenStore>) -> Result<()> {
+    pub(crate) fn note_succeeded(&self, place: &Place, tokens: Tokens, successor: Option<&OpenStore>) -> Result<()> {
         let uuid = uuid_at(place);
         self.registry.note_store(place, uuid)?;
         let _changing = self.begin_change()?;
-        let Some(record) = self.find(place)? else { return Ok(()) };
+        let Some(mut record) = self.find(place)? else { return Ok(()) };
+        let is_of_successor = |token: &u64| [tokens.in_use, tokens.closed].contains(token);
+        if let Some(found) = store_at(place).filter(|found| record.tokens.contains(&found.token)) {
+            record.tokens.retain(|token| is_of_successor(token) == is_of_successor(&found.token));
+        }
         let is_cut = successor.map_or(record.is_cut, OpenStore::is_cut);
         self.write(&Record { uuid, is_cut, ..record })
     }
@@ -774,8 +779,33 @@ mod tests {
         caches.note_cut(&place, &OpenStore::at_place(Some(Uuid::from_bytes([2; 16])))).unwrap();
         assert_eq!(noted(), (false, false));
         caches.note_in_place(&place, &beside).unwrap();
-        caches.note_succeeded(&place, Some(&beside)).unwrap();
+        let tokens = Tokens { in_use: 1, closed: 2 };
+        caches.note_succeeded(&place, tokens, Some(&beside)).unwrap();
         assert_eq!(noted(), (true, true));
+        caches.note_succeeded(&place, tokens, None).unwrap();
+        assert_eq!(noted(), (true, true), "it is the same one");
+        caches.note_succeeded(&place, tokens, Some(&OpenStore::default())).unwrap();
+        assert!(!noted().1, "it has gone");
+    }
+
+    #[test]
+    fn what_has_the_uuid_of_a_store_that_is_open_is_another_copy_at_every_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
+        let caches = Caches::open(&paths).unwrap();
+        let place = |name: &str| Place { path: directory.path().join(name), offset: None };
+        let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
+        let record = |name, uuid, tokens: &[u64]| Record {
+            uuid: Some(Uuid::from_bytes([uuid; 16])),
+            tokens: tokens.to_vec(),
+            ..Record::new(&place(name), 4096, &identity, "disk")
+        };
+        for (name, uuid, tokens) in [("a", 1, &[1, 2][..]), ("b", 1, &[1, 2]), ("c", 1, &[5, 3, 4]), ("d", 2, &[1])] {
+            caches.note(&record(name, uuid, tokens)).unwrap();
+        }
+        caches.note_opened(&record("a", 1, &[3, 4])).unwrap();
+        let tokens = caches.stores().unwrap().into_iter().map(|record| record.tokens);
+        assert_eq!(tokens.collect::<Vec<_>>(), [vec![3, 4], vec![3, 4], vec![5, 3, 4], vec![1]]);
     }
 
     #[test]
@@ -854,6 +884,48 @@ mod tests {
             .expect("as `discard` looks whether it can write them");
         registry.remove_cache(&place).and_then(|()| caches.forget(&place)).unwrap();
         assert_eq!((registry.entries().unwrap(), caches.stores().unwrap()), (vec![], vec![]));
+    }
+
+    /// `/dev/full` is in the place of each new file. The target comes back again and again, and attaches are refused.
+    #[test]
+    fn that_a_store_was_cut_is_noted_on_a_full_disk_whatever_was_noted_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
+        let caches = Caches::open(&paths).unwrap();
+        let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
+        let place = Place { path: "/a".into(), offset: None };
+        let with = |name: String| {
+            let mark = MarkRecord::new([1; 16], 7);
+            let luns = vec![LunRecord::new(&identity, Some(mark))];
+            Record { luns, tokens: vec![1], ..Record::new(&place, 4096, &identity, &name) }
+        };
+        caches.note(&with("disk".into())).unwrap();
+        let file = caches.file(&place);
+        let fill = || std::os::unix::fs::symlink("/dev/full", format!("{}.new", file.display())).unwrap();
+        for number in 0..100 {
+            let mark = MarkRecord::new([1; 16], u64::MAX - number);
+            let mark = mark.with_candidate(u64::MAX - number).with_stage(MarkStage::TokenOwed);
+            fill();
+            caches.note_mark(&place, &mark).unwrap();
+            fill();
+            caches.note_mark(&place, &mark.settled()).unwrap();
+            fill();
+            caches.note_successor(&place, Tokens { in_use: number, closed: u64::MAX }).unwrap();
+            let record = caches.find(&place).unwrap().unwrap();
+            fill();
+            caches.note(&Record { tokens: vec![u64::MAX, number, 1], ..record }).unwrap();
+        }
+        // The longest for which there is room.
+        let named = |length: usize| {
+            fill();
+            caches.note(&with("n".repeat(length)))
+        };
+        let longest = (0..4096).rev().find(|&length| named(length).is_ok()).unwrap();
+        assert!(longest > 512, "{longest}");
+        fill();
+        caches.note_cut(&place, &OpenStore::at_place(None)).unwrap();
+        let record = caches.find(&place).unwrap().unwrap();
+        assert!(record.is_cut && record.name.len() == longest);
     }
 
     #[test]

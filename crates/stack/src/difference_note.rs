@@ -99,7 +99,7 @@ impl DifferenceNote {
     pub(crate) fn write(&self, fate: Fate, name: &str, uuid: Uuid) -> Result<()> {
         let note = Note { version: 1, path: self.place.path.clone(), name: name.to_owned(), uuid, fate };
         let context = |error| Error::io(format!("cannot note it in {}", self.file.display()), &error);
-        record_file::note(&self.file, &note).map_err(context)
+        record_file::note_loss(&self.file, &note).map_err(context)
     }
 
     /// Makes room for the note, as long as there is some.

@@ -141,6 +141,15 @@ async fn answers(path: &Weak<RemoteLun>) -> bool {
     }
 }
 
+/// What others changed of what one path `heard`: where its target was away, and that of one of the `others` was not,
+/// what this host wrote there is unknown to it.
+async fn without_own(mut heard: ReportedChanges, others: &[Weak<RemoteLun>]) -> ReportedChanges {
+    if heard.unknown.is_some() && join_all(others.iter().map(answers)).await.contains(&true) {
+        heard.unknown = None;
+    }
+    heard
+}
+
 impl DirtyGuard {
     /// Guards the LUNs of what has no store yet.
     pub(crate) fn of(by: &Use, remotes: &Remotes) -> Self {
@@ -151,14 +160,10 @@ impl DirtyGuard {
                 let (by, stores, stripe) = (by.clone(), Arc::downgrade(&stores), member.stripe);
                 let others = member.luns.iter().filter(|other| !Arc::ptr_eq(other, lun));
                 let others: Vec<Weak<RemoteLun>> = others.map(Arc::downgrade).collect();
-                let check = move |mut heard: ReportedChanges| -> Deciding {
+                let check = move |heard: ReportedChanges| -> Deciding {
                     let (by, stores, others) = (by.clone(), stores.clone(), others.clone());
                     Box::pin(async move {
-                        // The target of this path was away, and that of another was not: what this host
-                        // wrote there is unknown here.
-                        if heard.unknown.is_some() && join_all(others.iter().map(answers)).await.contains(&true) {
-                            heard.unknown = None;
-                        }
+                        let heard = without_own(heard, &others).await;
                         let changed = heard.ranges();
                         let whole: Vec<ByteRange> =
                             changed.iter().filter_map(|&range| place_in_whole(stripe, range)).collect();
@@ -204,5 +209,66 @@ impl DirtyGuard {
     /// `WouldLoseData`, with advice.
     pub(crate) fn check(&self) -> Result<()> {
         self.trouble().map_or(Ok(()), |trouble| Err(Error::new(Failure::WouldLoseData, trouble)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use block::memory::MemoryDevice;
+    use block::{Completion, EventReceiver, Geometry, Identity};
+    use logical_unit::change_marks::MemoryChanges;
+
+    use super::*;
+    use crate::test_target::{connect, serve};
+
+    const MIB: u64 = 1 << 20;
+
+    /// A LUN whose reads fail when the test says so.
+    struct Failing {
+        inner: MemoryDevice,
+        fails: AtomicBool,
+    }
+
+    impl Device for Failing {
+        fn geometry(&self) -> Geometry {
+            self.inner.geometry()
+        }
+
+        fn identity(&self) -> Identity {
+            self.inner.identity()
+        }
+
+        fn submit(&self, request: Request) -> Completion {
+            match self.fails.load(Ordering::Relaxed) {
+                true => Completion::ready(request.fail(block::Error::new(block::ErrorKind::Media, "it is gone"))),
+                false => self.inner.submit(request),
+            }
+        }
+
+        fn subscribe(&self) -> EventReceiver {
+            self.inner.subscribe()
+        }
+    }
+
+    /// What is recorded in a mark is by others, also where another mark of the LUN is lost: that of a log over a cache.
+    #[tokio::test]
+    async fn a_path_vouches_only_with_an_answer_and_only_for_what_is_unknown() {
+        let lun = Arc::new(Failing {
+            inner: MemoryDevice::new(16 * MIB, Identity::default()),
+            fails: AtomicBool::new(false),
+        });
+        let remotes = connect(serve(lun.clone(), Arc::new(MemoryChanges)), "own", None, false).await;
+        let path = Arc::downgrade(&remotes.member_luns()[0].luns[0]);
+        let recorded = vec![ByteRange { offset: MIB, length: MIB }];
+        let whole = Some(ByteRange { offset: 0, length: 16 * MIB });
+        let heard = ReportedChanges { recorded: recorded.clone(), unknown: whole };
+        let others = [Weak::new(), path];
+        assert_eq!(without_own(heard.clone(), &others[..1]).await, heard);
+        assert_eq!(without_own(heard.clone(), &others).await, ReportedChanges { recorded, unknown: None });
+        lun.fails.store(true, Ordering::Relaxed);
+        assert_eq!(without_own(heard.clone(), &others).await, heard, "an error is no answer");
+        remotes.close().await.unwrap();
     }
 }

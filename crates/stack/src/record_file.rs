@@ -3,20 +3,21 @@
 //!
 //! A new one is written beside the old one, made durable, and renamed; then the folder is made durable.
 //!
-//! A list of this host must take notes on a full file system, too. There a new record of it is written
-//! behind the old one, in the block that this has already, and the last whole record counts: a write
-//! that is torn leaves the old one. Programs before these take a file with two records for a
-//! damaged one. Room for a record that is not there yet can be made early.
+//! A list of this host must take notes on a full file system, too. So a record of it is made with room behind it, in
+//! which [notes] are written there: newer records, however many. Programs from before these take a file with
+//! notes for a damaged one. Room for a record that is not there yet can be made early.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Result, Write};
-use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Deserializer;
+
+use self::notes::{Records, Subject};
+
+mod notes;
 
 /// Extension of their names.
 pub(crate) const EXTENSION: &str = "json";
@@ -30,57 +31,53 @@ const ROOM_BYTES: usize = 4096;
 /// Those of the file system.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     match fs::read(path) {
-        Ok(bytes) => Ok(Some(last_whole(&bytes).map_or_else(|| bytes.clone(), |last| bytes[last].to_vec()))),
+        Ok(bytes) => Ok(Some(match Records::in_file(&bytes) {
+            Some(records) => bytes[records.newest()].to_vec(),
+            None => bytes,
+        })),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Where the last whole record in `bytes` is.
-fn last_whole(bytes: &[u8]) -> Option<Range<usize>> {
-    let mut records = Deserializer::from_slice(bytes).into_iter::<IgnoredAny>();
-    let (mut last, mut start) = (None, 0);
-    while let Some(Ok(_)) = records.next() {
-        last = Some(start..records.byte_offset());
-        start = records.byte_offset();
-    }
-    last
-}
-
-/// Replaces a record of a list, or makes it, durably, also where the file system is full and the
-/// record, or [room](make_room) for it, is there.
+/// Replaces a record of a list, or makes it, durably, also where the file system is full and the record, or
+/// [room](make_room) for it, is there. Room is left in it for [a loss](note_loss).
 ///
 /// # Errors
-/// As [`replace`]: the block of the old record may have no room for another one.
+/// As [`replace`]: on a full file system one that is much longer than the record may have no room.
 pub(crate) fn note(path: &Path, record: &impl Serialize) -> Result<()> {
-    let Err(error) = replace(path, record) else { return Ok(()) };
+    note_as(path, record, Subject::State)
+}
+
+/// As [`note`], for a record that says that something was lost: on a full file system it has the room that others
+/// leave.
+///
+/// # Errors
+/// As [`note`].
+pub(crate) fn note_loss(path: &Path, record: &impl Serialize) -> Result<()> {
+    note_as(path, record, Subject::Loss)
+}
+
+fn note_as(path: &Path, record: &impl Serialize, subject: Subject) -> Result<()> {
+    let replaced = replace_by(path, &notes::with_room(serde_json::to_vec_pretty(record)?));
+    let Err(error) = replaced else { return Ok(()) };
     if !matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
         return Err(error);
     }
-    let bytes = serde_json::to_vec(record)?;
-    write_behind(path, &bytes).or_else(|_| write_to_room(path, &bytes)).map_err(|_| error)
+    let text = serde_json::to_string(record)?;
+    notes::write(path, &text, subject).or_else(|_| write_to_room(path, text)).map_err(|_| error)
 }
 
-/// Writes a record behind that in `path`.
-fn write_behind(path: &Path, bytes: &[u8]) -> Result<()> {
-    let end = last_whole(&fs::read(path)?).ok_or(ErrorKind::InvalidData)?.end as u64;
-    let file = OpenOptions::new().write(true).open(path)?;
-    // What a torn one left there could have whole records in it.
-    file.set_len(end)?;
-    file.write_all_at(&[b"\n", bytes].concat(), end).and_then(|()| file.sync_all()).inspect_err(|_| {
-        // The old one counts in any case.
-        let _ = file.set_len(end);
-    })
-}
-
-fn write_to_room(path: &Path, bytes: &[u8]) -> Result<()> {
+fn write_to_room(path: &Path, text: String) -> Result<()> {
     let room = with_suffix(path, ".room");
     let file = OpenOptions::new().write(true).open(&room)?;
+    let mut bytes = text.into_bytes();
     if bytes.len() > ROOM_BYTES {
         return Err(ErrorKind::StorageFull.into());
     }
-    file.write_all_at(bytes, 0)?;
-    file.set_len(bytes.len() as u64)?;
+    // All of the room stays the record's.
+    bytes.resize(ROOM_BYTES, b' ');
+    file.write_all_at(&bytes, 0)?;
     file.sync_all()?;
     fs::rename(&room, path)?;
     sync_directory_of(path)
@@ -131,8 +128,12 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> std::result::Result<T, 
 /// # Errors
 /// Those of the file system. The old record is kept then, and no temporary file.
 pub(crate) fn replace(path: &Path, record: &impl Serialize) -> Result<()> {
+    replace_by(path, &serde_json::to_vec_pretty(record)?)
+}
+
+fn replace_by(path: &Path, bytes: &[u8]) -> Result<()> {
     let beside = with_suffix(path, ".new");
-    write_and_rename(&beside, path, &serde_json::to_vec_pretty(record)?).inspect_err(|_| {
+    write_and_rename(&beside, path, bytes).inspect_err(|_| {
         // A full folder must not get fuller.
         let _ = fs::remove_file(&beside);
     })?;
@@ -182,6 +183,8 @@ pub(crate) fn sync_directory_of(path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -219,35 +222,39 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_a_list_is_replaced_on_a_full_disk_and_a_torn_one_leaves_that_from_before() {
+    fn a_record_of_a_list_is_replaced_on_a_full_disk_however_often() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.json");
-        assert_eq!(note_when_full(&path, &["none"]).unwrap_err().kind(), ErrorKind::StorageFull);
+        let record = |number: u32| BTreeMap::from([("number", number)]);
+        assert_eq!(note_when_full(&path, &record(0)).unwrap_err().kind(), ErrorKind::StorageFull);
         assert_eq!(text(&path), None);
-        note(&path, &[["one"]]).unwrap();
-        note_when_full(&path, &[["two"]]).unwrap();
-        assert_eq!(text(&path).as_deref(), Some(r#"[["two"]]"#));
-        let whole = fs::read(&path).unwrap();
-        let two = whole.len() - r#"[["two"]]"#.len();
-        for length in two..whole.len() {
-            // The rest did not get there, or is zero.
-            for rest in [0, whole.len() - length] {
-                fs::write(&path, [&whole[..length], &vec![0; rest]].concat()).unwrap();
-                assert_eq!(
-                    serde_json::from_slice::<[[String; 1]; 1]>(&read(&path).unwrap().unwrap()).unwrap()[0][0],
-                    "one"
-                );
-            }
+        note(&path, &record(0)).unwrap();
+        let bytes = fs::metadata(&path).unwrap().len();
+        for number in 1..1000 {
+            note_when_full(&path, &record(number)).unwrap();
+            assert_eq!(text(&path), Some(format!("{{\"number\":{number}}}")));
         }
-        fs::write(&path, [&whole[..two], br#"[["torn"],"#, br#" ["torn"]"#].concat()).unwrap();
-        note_when_full(&path, &3).unwrap();
-        assert_eq!(text(&path).as_deref(), Some("3"), "and nothing of the torn one");
-        note(&path, &4).unwrap();
-        assert_eq!(fs::read(&path).unwrap(), b"4", "there is room again");
+        assert_eq!(fs::metadata(&path).unwrap().len(), bytes, "no room is needed");
+        note(&path, &record(1000)).unwrap();
+        assert_eq!(text(&path).as_deref(), Some("{\n  \"number\": 1000\n}"), "there is room again");
         // What is damaged names nothing.
         fs::write(&path, "[").unwrap();
-        note_when_full(&path, &5).unwrap_err();
+        note_when_full(&path, &record(5)).unwrap_err();
         assert_eq!(text(&path).as_deref(), Some("["));
+    }
+
+    #[test]
+    fn a_loss_is_noted_on_a_full_disk_behind_the_longest_record_that_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.json");
+        let record = |bytes: usize| BTreeMap::from([("text", "x".repeat(bytes))]);
+        note(&path, &record(100)).unwrap();
+        let longest = (100..3000).rev().find(|&bytes| note_when_full(&path, &record(bytes)).is_ok()).unwrap();
+        note_when_full(&path, &record(longest)).unwrap();
+        note_when_full(&path, &record(longest + 20)).unwrap_err();
+        std::os::unix::fs::symlink("/dev/full", with_suffix(&path, ".new")).unwrap();
+        note_loss(&path, &record(longest + 20)).unwrap();
+        assert!(text(&path).is_some_and(|text| text.len() > longest + 20));
     }
 
     #[test]
@@ -257,8 +264,10 @@ mod tests {
         for _ in 0..2 {
             make_room(&path).and_then(|()| make_room(&path)).unwrap();
             assert_eq!(files_in(directory.path(), EXTENSION).unwrap(), Vec::<PathBuf>::new());
-            note_when_full(&path, &["one"]).unwrap();
-            assert_eq!(text(&path).as_deref(), Some(r#"["one"]"#));
+            for number in 1..4 {
+                note_when_full(&path, &BTreeMap::from([("number", number)])).unwrap();
+                assert_eq!(text(&path), Some(format!("{{\"number\":{number}}}")));
+            }
             remove(&path).unwrap();
         }
     }

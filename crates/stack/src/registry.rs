@@ -349,7 +349,9 @@ impl Registry {
 
     fn write(&self, entry: &Entry) -> Result<()> {
         let path = self.path(&entry.identity(), entry.store);
-        record_file::note(&path, entry).map_err(|error| {
+        let noted =
+            if entry.has_failed { record_file::note_loss(&path, entry) } else { record_file::note(&path, entry) };
+        noted.map_err(|error| {
             Error::io(
                 format!("cannot record the {} {} in {}", entry.store.as_str(), entry.place(), path.display()),
                 &error,

@@ -32,18 +32,29 @@ fn blocks(device: &SharedDevice) -> [u8; 4] {
     [0, 1, 2, 3].map(|block| bytes[block * 512])
 }
 
-/// A session with the first of two disks, which the second has replaced by two reloads after `before` was done.
+/// Puts a disk in the place of the one that is served, by two reloads.
+fn replace(server: &TargetServer, target: Target) {
+    server.set_targets(vec![Target::new(NAME, LunMap::new())]);
+    server.set_targets(vec![target]);
+}
+
+/// A session with a disk, logged in.
+async fn logged_in(target: Target) -> (TargetServer, Client<DuplexStream>) {
+    let server = TargetServer::new(vec![target], TargetServerOptions::default());
+    let (mut client, _) = connect(&server);
+    client.log_in(1).await;
+    client.settle().await;
+    (server, client)
+}
+
+/// A session with the first of two disks, which the second has replaced after `before` was done.
 async fn replaced(
     before: impl AsyncFnOnce(&mut Client<DuplexStream>),
 ) -> (SharedDevice, SharedDevice, Client<DuplexStream>) {
     let ((first, theirs), (second, others)) = (disk("first"), disk("second"));
-    let server = TargetServer::new(vec![theirs], TargetServerOptions::default());
-    let (mut client, _) = connect(&server);
-    client.log_in(1).await;
-    client.settle().await;
+    let (server, mut client) = logged_in(theirs).await;
     before(&mut client).await;
-    server.set_targets(vec![Target::new(NAME, LunMap::new())]);
-    server.set_targets(vec![others]);
+    replace(&server, others);
     (first, second, client)
 }
 
@@ -131,6 +142,28 @@ async fn all_that_was_sent_before_the_initiator_knew_of_a_new_unit_is_refused() 
     client.exp_stat_sn = Serial32(0);
     assert_eq!(client.sense_of(&write(2), Some(vec![9; 512])).await, GOOD);
     assert_eq!(blocks(&second), [0, 0, 9, 8]);
+}
+
+/// What the initiator knows of the second unit says nothing of the third.
+#[tokio::test]
+async fn what_was_sent_to_a_unit_that_came_is_not_carried_out_by_the_one_that_came_after_it() {
+    let (server, mut client) = logged_in(disk("first").1).await;
+    let mut disks = Vec::new();
+    for serial in ["second", "third", "fourth"] {
+        let (device, target) = disk(serial);
+        replace(&server, target);
+        for number in 0..3 {
+            client.command(number, &write(number), Some(vec![7; 512]), 512).await;
+        }
+        for _ in 0..3 {
+            let (stat_sn, sense) = client.answered_with_sense().await;
+            assert_eq!(sense, POWER_ON, "{serial}");
+            client.exp_stat_sn = stat_sn.next();
+        }
+        assert_eq!(client.sense_of(&write(3), Some(vec![8; 512])).await, GOOD);
+        disks.push(device);
+    }
+    assert!(disks.iter().all(|device| blocks(device) == [0, 0, 0, 8]));
 }
 
 /// A reset is for the unit that hangs, and not for all that others do at the one that took its place.

@@ -1,6 +1,7 @@
 //! An attach while other hosts write to the LUN: between the report of their changes and the
 //! clearing of the mark.
 
+use std::collections::BTreeSet;
 use std::future::{pending, ready};
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -285,6 +286,33 @@ async fn a_cache_that_was_changed_is_used_also_where_the_list_cannot_say_so() {
     let again = start().await;
     assert_eq!(again.stack.cache().unwrap().read(0, Buffer::zeroed(4096)).await.unwrap()[..], [3; 4096]);
     again.run(ready(())).await.unwrap();
+}
+
+/// Each of them gets two tokens, and any of them may be refused.
+#[tokio::test]
+async fn the_list_has_the_tokens_of_the_cache_that_is_there_and_none_of_those_before_it() {
+    let address = serve(Gate::new(), Arc::new(MemoryChanges));
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let caches = Caches::open(&paths).unwrap();
+    let tokens = || caches.list().unwrap()[0].tokens.clone();
+    let start = async || {
+        Attachment::start(config(address, directory.path(), Percent::ALL), &paths, pending()).await.unwrap().unwrap()
+    };
+    let attachment = start().await;
+    let mut known = vec![tokens()];
+    for size in ["8MiB", "4MiB", "8MiB"] {
+        attachment.stack.set("cache.size", size).await.unwrap();
+        known.push(tokens());
+        attachment.stack.set("cache.size", "64KiB").await.expect_err("a cache is larger");
+        assert_eq!(tokens(), *known.last().unwrap());
+    }
+    assert!(known.iter().all(|tokens| tokens.len() == 2), "{known:?}");
+    let all: BTreeSet<u64> = known.into_iter().flatten().collect();
+    assert_eq!(all.len(), 8);
+    attachment.stack.cache().unwrap().write(0, filled(3), false).await.unwrap();
+    attachment.run(ready(())).await.unwrap();
+    start().await.run(ready(())).await.expect("the next attach takes it");
 }
 
 #[tokio::test]

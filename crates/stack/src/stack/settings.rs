@@ -147,7 +147,7 @@ impl Stack {
                 Err(Error::new(Failure::InUse, message))
             }
         };
-        let noted = self.caches.note_succeeded(place, changed.is_ok().then_some(&store));
+        let noted = self.caches.note_succeeded(place, tokens, changed.is_ok().then_some(&store));
         // Requests go to the new cache already, even if the list cannot be written.
         let new = changed?;
         self.guard.replace(place, new.clone());

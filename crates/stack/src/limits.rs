@@ -17,9 +17,14 @@ pub const CONTROL_CALLERS_MAX: usize = 16;
 /// minutes until a cache is clean; more callers wait in the listen queue.
 pub const CONTROL_ANSWERS_MAX: usize = 64;
 
-/// How long a caller of a control socket, or the process, may take to send or to take a line that
-/// is ready: both are programs on this host. Short, because silent callers in all places delay the
-/// next caller by this time, and that one waits for [`CONTROL_SILENCE_MAX`] itself.
+/// How long a caller of a control socket may take until it has sent its request: some seconds pass
+/// between its connect and its line where many programs wait for a processor. While all places of
+/// callers are taken, one that has had [`CONTROL_TRANSFER_TIME_MAX`] gives its place to the next.
+pub const CONTROL_REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long a caller of a control socket, or the process, may take to take a line that is ready, and
+/// how long a silent caller keeps its place from others: both are programs on this host. Short, because silent
+/// callers in all places delay the next caller by this time, and that one waits for [`CONTROL_SILENCE_MAX`] itself.
 pub const CONTROL_TRANSFER_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Time between two signs of life of a process that works on an answer.

@@ -216,6 +216,16 @@ pub const CLEAR_TRIES_MAX: u32 = 10;
 /// session; a target that answers none would hold up an attach by the longest time of a command for each.
 pub const CLEARS_UNEXPLAINED_MAX: u32 = 2;
 
+/// How long a target that says nothing about changes is asked again: longer than the ten seconds for
+/// which it may answer BUSY to a TAKE, and than a LUN is away that is put back at once.
+pub const TELLING_TIME_MAX: Duration = Duration::from_secs(12);
+
+/// First pause before it is asked again; doubled each time.
+pub const TELLING_PAUSE_MIN: Duration = Duration::from_millis(20);
+
+/// Longest pause before it is asked again.
+pub const TELLING_PAUSE_MAX: Duration = Duration::from_secs(1);
+
 /// Attempts to have a target name what the base of a difference has, while others write there: nobody
 /// should, and a further write comes to every attempt.
 pub const NAMINGS_MAX: u32 = 3;

@@ -22,6 +22,7 @@ use block::SharedDevice;
 use ext2::{OpenOptions, Timestamp};
 use file::{FileDevice, FileOptions};
 use front::{Volume, VolumeOptions};
+use sharedfs::{Mounted, Redo, SharedBlocks};
 use tokio::sync::watch::Sender;
 
 use crate::caches::Caches;
@@ -149,21 +150,16 @@ impl MountParts {
         let MountConfig { source: source_name, directory, is_read_only, .. } = config;
         let Source { device, remotes, lock } = source;
         let caches = Caches::open(paths)?;
-        let options = OpenOptions { is_read_only, may_use_reserved: true, wall_clock: Arc::new(now) };
-        let opened = sharedfs::open(Arc::clone(&device), options, MOUNT_CACHE_BYTES).await;
-        let file_system = Arc::new(opened.map_err(|error| Error::from(error).context(&source_name))?);
-        let options = VolumeOptions { is_read_only, source: source_name.clone() };
-        let volume = match Volume::mount(Arc::clone(&file_system), &directory, &options) {
-            Ok(volume) => volume,
-            Err(error) => {
-                sharedfs::close(&file_system).await?;
-                return Err(Error::io(format!("cannot mount over {}", directory.display()), &error));
-            }
-        };
+        // First of all: a LUN that is not there now is not mounted without.
         let mark = match &remotes {
-            Some(remotes) if !is_read_only => Some(MountMark::take(&name, remotes, caches).await),
+            Some(remotes) if !is_read_only => Some(MountMark::take(&name, remotes, caches).await?),
             Some(_) | None => None,
         };
+        let mounted = mounted(&device, &directory, is_read_only, &source_name).await;
+        if let (Err(_), Some(mark), Some(remotes)) = (&mounted, &mark, &remotes) {
+            mark.give_up(remotes).await;
+        }
+        let (file_system, volume) = mounted?;
         Ok(Self {
             ending_time: EndingTime::new(&name),
             is_committed: Cell::new(false),
@@ -301,6 +297,26 @@ fn unit_of(config: &MountConfig, name: &str, paths: &Paths) -> Result<RemotesCon
     let isid = isid.unwrap_or_else(|| attachment_isid(&paths.control_socket(name)));
     number_sessions(&mut unit.remotes, Some(isid));
     Ok(unit)
+}
+
+/// Opens the file system on `device`, and mounts it over `directory`.
+async fn mounted(
+    device: &SharedDevice,
+    directory: &Path,
+    is_read_only: bool,
+    source: &str,
+) -> Result<(Arc<Mounted>, Volume<SharedBlocks<Redo>>)> {
+    let options = OpenOptions { is_read_only, may_use_reserved: true, wall_clock: Arc::new(now) };
+    let opened = sharedfs::open(Arc::clone(device), options, MOUNT_CACHE_BYTES).await;
+    let file_system = Arc::new(opened.map_err(|error| Error::from(error).context(source))?);
+    let options = VolumeOptions { is_read_only, source: source.to_owned() };
+    match Volume::mount(Arc::clone(&file_system), directory, &options) {
+        Ok(volume) => Ok((file_system, volume)),
+        Err(error) => {
+            sharedfs::close(&file_system).await?;
+            Err(Error::io(format!("cannot mount over {}", directory.display()), &error))
+        }
+    }
 }
 
 /// Opens a logical unit that no other process of this host uses.

@@ -162,11 +162,11 @@ impl RemoteLun {
         // Inserted before the command is sent: a session that begins before the answer takes the
         // mark as well.
         self.shared().taken.lock().insert(id, Tokens(vec![token]));
-        let taken = self.send_take(id, token).await;
+        let taken = self.send_take(id, token).await.and_then(|outcome| check(&outcome, "taking a change mark"));
         if taken.is_err() {
             self.shared().taken.lock().remove(&id);
         }
-        check(&taken?, "taking a change mark")
+        taken
     }
 
     async fn send_take(&self, id: [u8; 16], token: u64) -> Result<RawOutcome, Error> {

@@ -62,24 +62,11 @@ impl Attachment {
         Self::with_listeners(listeners, stack).await
     }
 
-    /// The rest of [`Attachment::start`], after a login that was done before.
+    /// Begins to serve a stack that is open at these listeners.
     ///
     /// # Errors
-    /// As [`Attachment::start`].
-    pub(crate) async fn over(
-        remotes: Remotes,
-        config: StackConfig,
-        paths: &Paths,
-        listeners: Listeners,
-        clock: Arc<dyn Clock>,
-        signal: impl Future<Output = ()>,
-    ) -> Result<Option<Self>> {
-        let opening = async |interrupted: &Sender<bool>| Stack::over(remotes, config, paths, clock, interrupted).await;
-        let stack = interruptible(signal, opening).await?;
-        Self::with_listeners(listeners, stack).await
-    }
-
-    async fn with_listeners(listeners: Listeners, stack: Option<Stack>) -> Result<Option<Self>> {
+    /// As [`Attachment::start`]; the stack is closed then.
+    pub(crate) async fn with_listeners(listeners: Listeners, stack: Option<Stack>) -> Result<Option<Self>> {
         let Listeners { control, metrics, fronts } = listeners;
         let Some(stack) = stack else { return Ok(None) };
         let attached = match fronts.open(&served(&stack)) {
@@ -104,6 +91,21 @@ impl Attachment {
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(MetricsServer::address)
     }
+}
+
+/// Opens the stack over a login that was done before. `None` when `signal` came before that was done.
+///
+/// # Errors
+/// As [`Attachment::start`].
+pub(crate) async fn opened_over(
+    remotes: Remotes,
+    config: StackConfig,
+    paths: &Paths,
+    clock: Arc<dyn Clock>,
+    signal: impl Future<Output = ()>,
+) -> Result<Option<Stack>> {
+    let opening = async |interrupted: &Sender<bool>| Stack::over(remotes, config, paths, clock, interrupted).await;
+    interruptible(signal, opening).await
 }
 
 /// The device that the fronts offer, and its locks.

@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! start ─► reconnecting ──login──► Attachment
+//!              │    │   └─ gone again before its stores are open: the search goes on
 //!              │    └─ refused (no such target, no access): the end, with that error
 //!     replacement timeout
 //!              ▼
@@ -22,8 +23,8 @@ use std::sync::Arc;
 
 use base::clock::Clock;
 
-use crate::attach::{AttachConfig, Attachment};
-use crate::error::Result;
+use crate::attach::{AttachConfig, Attachment, opened_over};
+use crate::error::{Failure, Result};
 use crate::listeners::Listeners;
 use crate::metrics::MetricsServer;
 use crate::paths::Paths;
@@ -71,12 +72,19 @@ impl Awaited {
         let config = config.stack;
         let clock: Arc<dyn Clock> = system_clock()?;
         let may_have_dirty_data = (config.cache.is_some() && config.difference.is_none()) || config.log.is_some();
-        let search = Search::new(Sought::Attachment(listeners.fronts.clone()), &config.name, &config.remotes)
-            .with_dirty_data(may_have_dirty_data);
         let mut signal = pin!(signal);
         systemd::ready();
-        let found = search.until_found(&config.remotes, &clock, &listeners.control, signal.as_mut()).await?;
-        let Some(remotes) = found else { return Ok(None) };
-        Attachment::over(remotes, config, paths, listeners, clock, signal).await
+        let mut lost = None;
+        loop {
+            let search = Search::new(Sought::Attachment(listeners.fronts.clone()), &config.name, &config.remotes)
+                .with_dirty_data(may_have_dirty_data)
+                .after(lost.take());
+            let found = search.until_found(&config.remotes, &clock, &listeners.control, signal.as_mut()).await?;
+            let Some(remotes) = found else { return Ok(None) };
+            match opened_over(remotes, config.clone(), paths, Arc::clone(&clock), signal.as_mut()).await {
+                Err(error) if error.failure() == Failure::Unreachable => lost = Some(error),
+                opened => return Attachment::with_listeners(listeners, opened?).await,
+            }
+        }
     }
 }

@@ -28,6 +28,7 @@ use difference::Difference;
 use initiator::{ContentAnswer, ContentGuard, ContentId, RemoteLun, is_content_id};
 
 use crate::error::{Error, Failure, Result};
+use crate::freshness::silence::{is_silence, silent};
 use crate::limits::NAMINGS_MAX;
 use crate::place::Place;
 use crate::remotes::Remotes;
@@ -60,7 +61,8 @@ impl BaseOf<'_> {
     /// now on another content is noticed at each new session.
     ///
     /// # Errors
-    /// `WouldLoseData` for another content, unless that `is_overwritten`; errors of the target.
+    /// `WouldLoseData` for another content, unless that `is_overwritten`; errors of the target, also
+    /// of one that says nothing now.
     pub(crate) async fn check(&self, remotes: &Remotes, is_overwritten: bool) -> Result<Base> {
         let mut known = self.difference.contents().await;
         // What earlier versions noted says nothing: a host could give an id a second time.
@@ -76,7 +78,7 @@ impl BaseOf<'_> {
         }
         let mut untold = told.contains(&Answer::Unsupported).then(|| CANNOT_TELL.to_owned());
         for (told, lun) in paths.iter_mut().filter(|(told, _)| *told == Answer::NoId) {
-            match named(lun).await {
+            match named(lun).await? {
                 Ok(id) => *told = Answer::Id(id),
                 Err(why) => _ = untold.get_or_insert(why),
             }
@@ -194,12 +196,16 @@ async fn ask(lun: &RemoteLun) -> Result<Answer> {
     match lun.content_id().await {
         Ok(id) => Ok(id.map_or(Answer::NoId, Answer::Id)),
         Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Answer::Unsupported),
+        Err(error) if is_silence(&error) => Err(silent(&error).into()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Has the target name what it has. The error is why that has no id, in words.
-async fn named(lun: &RemoteLun) -> std::result::Result<ContentId, String> {
+/// Has the target name what it has; or why that has no id, in words.
+///
+/// # Errors
+/// `Unreachable` for a target that says nothing now.
+async fn named(lun: &RemoteLun) -> Result<std::result::Result<ContentId, String>> {
     let unnoticed = "no change of it is noticed before the difference is attached again";
     for _ in 0..NAMINGS_MAX {
         let named = match lun.name_content().await {
@@ -207,12 +213,13 @@ async fn named(lun: &RemoteLun) -> std::result::Result<ContentId, String> {
             Err(error) => Err(error),
         };
         match named {
-            Ok(Some(id)) => return Ok(id),
+            Ok(Some(id)) => return Ok(Ok(id)),
             Ok(None) => {}
-            Err(error) => return Err(format!("the target gives what the base has no id, so {unnoticed}: {error}")),
+            Err(error) if is_silence(&error) => return Err(silent(&error).into()),
+            Err(error) => return Ok(Err(format!("the target gives what the base has no id, so {unnoticed}: {error}"))),
         }
     }
-    Err(format!("others write to the base just now, so {unnoticed}"))
+    Ok(Err(format!("others write to the base just now, so {unnoticed}")))
 }
 
 /// Whether the content is another one than that with the `known` ids: a target that can tell has none
@@ -241,7 +248,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::test_target::{connect, connect_stripe, serve, serve_several};
+    use crate::test_target::{connect, connect_impatiently, connect_stripe, serve, serve_removable, serve_several};
 
     const MIB: u64 = 1 << 20;
 
@@ -306,6 +313,18 @@ mod tests {
                 assert_eq!(attach(address, difference, false).await.unwrap(), "kept");
             }
         }
+    }
+
+    /// The base may be named by the time that it is there again.
+    #[tokio::test]
+    async fn that_a_base_is_not_there_is_not_taken_for_a_target_that_gives_no_ids() {
+        let (address, base) = serve_removable(memory("base"), Arc::new(MemoryChanges), false);
+        let remotes = connect_impatiently(address, "own", Duration::from_millis(500)).await;
+        let lun = Arc::clone(&remotes.member_luns()[0].luns[0]);
+        base.remove();
+        let refused = named(&lun).await.unwrap_err();
+        assert_eq!(refused.failure(), Failure::Unreachable);
+        assert!(refused.to_string().contains("is not there, or busy"), "{refused}");
     }
 
     /// An id that a host has given may stand for several contents. The difference is as one that notes nothing.

@@ -5,8 +5,9 @@
 //! ...}}`. The socket lies in the run-time directory, which only its owner can enter, so every
 //! process that can connect may command.
 //!
-//! Neither side waits for ever for the other. A caller that sends or reads nothing is disconnected
-//! after a moment, and at once when the process ends. A process sends `{"progress": null}` while it
+//! Neither side waits for ever for the other. A caller that sends nothing is told so after some
+//! seconds, or after a moment while others need its place, and disconnected; one that reads nothing
+//! after a moment; and both at once when the process ends. A process sends `{"progress": null}` while it
 //! works on an answer; one that is silent for longer is considered stuck.
 
 use std::fs::Permissions;
@@ -24,12 +25,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::error::{Error, Failure, Result};
 use crate::limits::{
-    ANSWER_TIME_MAX, CONTROL_ANSWERS_MAX, CONTROL_CALLERS_MAX, CONTROL_LINE_BYTES_MAX, CONTROL_SIGN_OF_LIFE_INTERVAL,
-    CONTROL_SILENCE_MAX, CONTROL_TRANSFER_TIME_MAX, ENDING_TIME_MAX,
+    ANSWER_TIME_MAX, CONTROL_ANSWERS_MAX, CONTROL_CALLERS_MAX, CONTROL_LINE_BYTES_MAX, CONTROL_REQUEST_TIME_MAX,
+    CONTROL_SIGN_OF_LIFE_INTERVAL, CONTROL_SILENCE_MAX, CONTROL_TRANSFER_TIME_MAX, ENDING_TIME_MAX,
 };
 use crate::name_lock::NameLock;
 use crate::paths::Paths;
@@ -161,7 +162,9 @@ impl ControlServer {
     async fn answer_callers(&self, handler: Rc<impl Handler>, stop: impl Future<Output = ()>) {
         let (mut asking, mut answering) = (FuturesUnordered::new(), FuturesUnordered::new());
         tokio::pin!(stop);
+        let crowded = watch::Sender::new(false);
         loop {
+            crowded.send_replace(asking.len() >= CONTROL_CALLERS_MAX);
             tokio::select! {
                 biased;
                 Some(()) = answering.next() => {}
@@ -175,7 +178,7 @@ impl ControlServer {
                     if asking.len() < CONTROL_CALLERS_MAX && answering.len() < CONTROL_ANSWERS_MAX =>
                 {
                     match accepted {
-                        Ok((stream, _)) => asking.push(receive_request(stream)),
+                        Ok((stream, _)) => asking.push(receive_request(stream, crowded.subscribe())),
                         Err(error) => tracing::warn!(%error, "the control socket could not accept a caller"),
                     }
                 }
@@ -222,14 +225,37 @@ impl Drop for ControlServer {
     }
 }
 
-/// A caller and its request line; `None` for one that sends none in time.
-async fn receive_request(mut stream: UnixStream) -> Option<(UnixStream, String)> {
+/// A caller and its request line; `None` for one that hangs up, or sends none in time and is told so:
+/// that is shorter while it is `crowded`.
+async fn receive_request(mut stream: UnixStream, mut crowded: watch::Receiver<bool>) -> Option<(UnixStream, String)> {
+    let begun = tokio::time::Instant::now();
     let mut line = String::new();
-    {
+    let received = {
         let mut reader = BufReader::new((&mut stream).take(CONTROL_LINE_BYTES_MAX));
-        let received = tokio::time::timeout(CONTROL_TRANSFER_TIME_MAX, reader.read_line(&mut line)).await;
-        received.ok()?.ok()?;
-    }
+        let gives_way = async {
+            tokio::time::sleep(CONTROL_TRANSFER_TIME_MAX).await;
+            // The sender lives as long as this.
+            let _ = crowded.wait_for(|is_crowded| *is_crowded).await;
+        };
+        tokio::select! {
+            biased;
+            received = reader.read_line(&mut line) => Some(received),
+            () = tokio::time::sleep(CONTROL_REQUEST_TIME_MAX) => None,
+            () = gives_way => None,
+        }
+    };
+    let Some(received) = received else {
+        let message = format!(
+            "no request came within {} s of the connect, and the connection is closed: ask again",
+            begun.elapsed().as_secs()
+        );
+        // Not as a process that cannot be reached: it lives.
+        let refusal = Refusal { failure: Failure::Other, message };
+        // Sending fails when the caller has disconnected.
+        let _ = write_line(&mut stream, &Said::Error(refusal)).await;
+        return None;
+    };
+    received.ok()?;
     (!line.is_empty()).then_some((stream, line))
 }
 
@@ -382,21 +408,10 @@ async fn call_within(
     path: &Path,
     request: &Request,
     silence_max: Duration,
-    mut on_progress: impl FnMut(&Report),
+    on_progress: impl FnMut(&Report),
 ) -> std::result::Result<Value, NoAnswer> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let hung_up = |why: &dyn std::fmt::Display| {
-        NoAnswer::Other(Error::new(Failure::Unreachable, format!("\"{name}\" hung up before it answered ({why})")))
-    };
-    let ended = || {
-        let message = format!("\"{name}\" has ended, or is being ended by somebody else, and answers nobody any more");
-        NoAnswer::Other(Error::new(Failure::Unreachable, message))
-    };
-    let lost = |error: &std::io::Error| match error.kind() {
-        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => ended(),
-        _ => hung_up(error),
-    };
-    let mut stream = UnixStream::connect(path).await.map_err(|error| match error.kind() {
+    let stream = UnixStream::connect(path).await.map_err(|error| match error.kind() {
         // Its listen queue is full.
         ErrorKind::WouldBlock => silent(&name, None, silence_max),
         _ => {
@@ -407,21 +422,46 @@ async fn call_within(
             NoAnswer::Other(Error::new(Failure::NotFound, message))
         }
     })?;
+    call_over(stream, (&name, silence_max), request, on_progress).await
+}
+
+/// Sends `request` to the process `name` at the other end of `stream`.
+async fn call_over(
+    mut stream: UnixStream,
+    (name, silence_max): (&str, Duration),
+    request: &Request,
+    mut on_progress: impl FnMut(&Report),
+) -> std::result::Result<Value, NoAnswer> {
+    let hung_up = |why: &dyn std::fmt::Display| {
+        NoAnswer::Other(Error::new(Failure::Unreachable, format!("\"{name}\" hung up before it answered ({why})")))
+    };
+    let closed = || {
+        let message = format!(
+            "\"{name}\" closed the connection without an answer, as a process does that ends; `forebay status` lists \
+             what runs"
+        );
+        NoAnswer::Other(Error::new(Failure::Unreachable, message))
+    };
+    let lost = |error: &std::io::Error| match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => closed(),
+        _ => hung_up(error),
+    };
     let pid = stream.peer_cred().ok().and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok());
-    write_line(&mut stream, request).await.map_err(|error| match error.kind() {
-        ErrorKind::TimedOut => silent(&name, pid, silence_max),
-        _ => lost(&error),
-    })?;
+    match write_line(&mut stream, request).await {
+        Err(error) if error.kind() == ErrorKind::TimedOut => return Err(silent(name, pid, silence_max)),
+        // Who has closed the connection may have said why.
+        Ok(()) | Err(_) => {}
+    }
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = String::new();
         let mut bounded = (&mut reader).take(CONTROL_LINE_BYTES_MAX);
         tokio::select! {
             heard = bounded.read_line(&mut line) => heard.map_err(|error| lost(&error))?,
-            () = standstill(pid, silence_max) => return Err(silent(&name, pid, silence_max)),
+            () = standstill(pid, silence_max) => return Err(silent(name, pid, silence_max)),
         };
         if line.is_empty() {
-            return Err(ended());
+            return Err(closed());
         }
         match serde_json::from_str(&line).map_err(|error| hung_up(&error))? {
             // Without a report it is a sign of life, like a report that only a newer caller could
@@ -517,7 +557,7 @@ mod tests {
 
     /// The case of a caller that stops a process which another caller is stopping.
     #[tokio::test]
-    async fn who_asks_what_ends_meanwhile_is_told_that_it_ends() {
+    async fn who_asks_what_ends_meanwhile_is_told_what_is_known() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk.sock");
         for is_heard in [false, true] {
@@ -532,7 +572,7 @@ mod tests {
             let (answer, ()) = tokio::join!(call(&path, &asked, |_| {}), end);
             let error = answer.map_err(|error| (error.failure(), error.to_string())).unwrap_err();
             assert_eq!(error.0, Failure::Unreachable);
-            assert!(error.1.contains("\"disk\" has ended, or is being ended by somebody else"), "{error:?}");
+            assert!(error.1.contains("\"disk\" closed the connection without an answer"), "{error:?}");
             std::fs::remove_file(&path).unwrap();
         }
     }
@@ -655,6 +695,35 @@ mod tests {
                 assert_eq!(begun.elapsed() >= CONTROL_TRANSFER_TIME_MAX, holds_up, "{count}: {:?}", begun.elapsed());
             })
             .await;
+        }
+    }
+
+    /// A program that gets no processor between its connect and its line.
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_caller_is_answered_and_one_that_says_nothing_is_told_why_it_is_not() {
+        with_server(async |path| {
+            for (seconds, words) in [(9, "fine"), (11, "no request came within 10 s")] {
+                let mut stream = UnixStream::connect(path).await.unwrap();
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                drop(write_line(&mut stream, &json!(Request::Status)).await);
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).await.unwrap();
+                assert!(answer.contains(words), "{seconds} s: {answer}");
+            }
+        })
+        .await;
+    }
+
+    /// The process lives.
+    #[tokio::test]
+    async fn a_caller_whose_request_is_late_hears_why_the_connection_is_closed() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let refusal = Refusal { failure: Failure::Other, message: "too late".into() };
+        write_line(&mut theirs, &Said::Error(refusal)).await.unwrap();
+        drop(theirs);
+        match call_over(ours, ("disk", CONTROL_SILENCE_MAX), &Request::Status, |_| {}).await {
+            Err(NoAnswer::Other(error)) => assert_eq!(error.to_string(), "too late"),
+            other => panic!("{:?} is no refusal", other.is_ok()),
         }
     }
 

@@ -7,6 +7,7 @@
 //! | has our mark, which did not get its last token | dropped | likewise |
 //! | records changes and lacks our mark, which it should have | dropped | refused: others may have written there |
 //! | records no changes | dropped; kept if exclusive use was promised and this host wrote nothing without it | kept |
+//! | says nothing now | stay: the attach is refused (`silence`) | likewise |
 //!
 //! The targets of several paths to one LUN need not know of each other: each is asked, and a change
 //! that any of them reports counts.
@@ -56,11 +57,13 @@ use crate::status::stores::StoreFreshness;
 mod clearing;
 mod registering;
 pub(crate) mod report;
+pub(crate) mod silence;
 pub(crate) mod token;
 
 use clearing::{Clearing, Taken};
 pub(crate) use clearing::{Invalidate, clear_pauses};
 use report::{everything, report_of};
+use silence::{Asked, ask_until_told, is_silence, is_without_mark, told};
 use token::draw_token;
 pub use token::draw_tokens;
 
@@ -112,8 +115,10 @@ pub(crate) struct Assessed {
 /// its marks from now on.
 ///
 /// # Errors
-/// `WouldLoseData` for another copy of the store than the last one; errors of this host's list. A
-/// target that fails counts as one that records no changes.
+/// `WouldLoseData` for another copy of the store than the last one; errors of this host's list;
+/// `Unreachable` for a target that says nothing now, also when it is asked again for some time. One
+/// that keeps no mark of ours is no error; nor is another failure, where the user takes the store
+/// whatever others changed.
 pub(crate) async fn assess(
     remotes: &Remotes,
     caches: &Caches,
@@ -125,7 +130,8 @@ pub(crate) async fn assess(
         caches.check_is_last(place)?;
     }
     let is_other_copy = caches.last_of_other_copy(place)?.is_some();
-    let mut assessed = assess_last(remotes, caches, store, place, promise).await?;
+    let asked = ask_until_told(|| assess_last(remotes, caches, store, place, promise)).await;
+    let mut assessed = told(asked).map_err(|error| error.context(format!("the {} {place}", store.as_str())))?;
     if is_other_copy {
         assessed.take_cold("it is another copy than this host's list says, and is taken as it is");
     } else if caches.find(place)?.is_some_and(|record| record.is_cut) {
@@ -141,14 +147,14 @@ async fn assess_last(
     store: Store,
     place: &Place,
     promise: Promise,
-) -> Result<Assessed> {
+) -> std::result::Result<Assessed, Asked> {
     let identity = remotes.identity();
     let uuid = uuid_at(place);
     let is_it = |record: &Record| record.is_of(std::slice::from_ref(&identity)) && record.is_of_store(uuid);
-    let record = caches.find(place)?.filter(is_it);
+    let record = caches.find(place).map_err(Asked::Here)?.filter(is_it);
     let is_stale = match &record {
         Some(record) => record.is_stale,
-        None => is_stale_elsewhere(caches, uuid)?,
+        None => is_stale_elsewhere(caches, uuid).map_err(Asked::Here)?,
     };
     let was_exclusive = record.as_ref().is_some_and(|record| record.is_exclusive);
     let is_exclusive = !promise.is_shared && promise.is_exclusive.unwrap_or(was_exclusive);
@@ -178,14 +184,16 @@ async fn assess_last(
     if member_luns.iter().flat_map(|member| &member.luns).all(|lun| lun.change_mark_support().is_some()) {
         match assessed.ask(&member_luns, caches, record.clone()).await {
             Ok(()) => return Ok(assessed),
-            Err(Asked::Here(error)) => return Err(error),
-            Err(Asked::There(error)) => {
+            Err(Asked::There(error))
+                if is_without_mark(&error) || (promise.overwrites_changes && !is_silence(&error)) =>
+            {
                 tracing::warn!(%error, "the target does not tell what others changed");
                 assessed.why = format!("the target did not tell what others changed: {error}");
                 assessed.lose_mark();
                 // A mark whose report was read is not cleared: its changes were not invalidated.
                 assessed.taken.clear();
             }
+            Err(asked) => return Err(asked),
         }
     } else {
         assessed.why = "the target cannot tell what others changed".to_owned();
@@ -203,12 +211,6 @@ async fn assess_last(
         assessed.why = format!("{}, and this host {but}", assessed.why);
     }
     Ok(assessed)
-}
-
-/// Where the request failed.
-enum Asked {
-    Here(Error),
-    There(block::Error),
 }
 
 /// Whether this host used the LUN without the store with this `uuid`, which has a record at another
@@ -406,7 +408,8 @@ impl Assessed {
     ///
     /// # Errors
     /// Errors of this host's list; a change by others, just now, where the store is dirty, unless
-    /// that `is_overwritten`.
+    /// that `is_overwritten`; `Unreachable` for a target that says nothing now: its marks are noted
+    /// as before then, since nobody has written through the store.
     pub(crate) async fn commit(
         mut self,
         caches: &Caches,
@@ -418,6 +421,7 @@ impl Assessed {
         let taken = std::mem::take(&mut self.taken);
         // Its clean lines are gone, durably.
         taken.iter().for_each(|taken| self.note_stage(taken.id, MarkStage::TokenOwed, MarkStage::Cleared));
+        let unused = self.luns_if_unused(store);
         // From now on the store is used, and its marks have to report changes; for a shared LUN
         // only after an orderly end.
         taken.iter().for_each(|taken| self.note_stage(taken.id, MarkStage::New, MarkStage::Owing));
@@ -434,26 +438,12 @@ impl Assessed {
         let mut held = HeldMarks::new(caches, &self.place, is_shared);
         let is_told = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
         let mut clearing = Clearing { store, is_overwritten: is_overwritten || !is_told, invalidated: Vec::new() };
-        for taken in taken {
-            if is_shared {
-                // A store that keeps no lines has nothing to register.
-                keeps_any = keeps_any && clearing.register(&taken).await.map_err(|error| self.refusal(error))?;
-                if !keeps_any && store.has_dirty() {
-                    clearing.look_again(&taken).await.map_err(|error| self.refusal(error))?;
-                }
-                if store.delays_writes() {
-                    // Data that a crash leaves dirty is written after this, and no other host could
-                    // write before the crash: later changes in the mark are no reason to refuse it.
-                    clearing.clear(&taken).await.map_err(|error| self.refusal(error))?;
-                }
-                held.add(taken.id, taken.member);
-                continue;
+        if let Err(error) = self.settle(taken, (&mut clearing, &mut held), &mut keeps_any).await {
+            if is_silence(&error) {
+                record.luns = unused;
+                caches.note(&record)?;
             }
-            let is_cleared = clearing.clear(&taken).await.map_err(|error| self.refusal(error))?;
-            if is_cleared {
-                self.note_stage(taken.id, MarkStage::Owing, MarkStage::Cleared);
-            }
-            held.add(taken.id, taken.member);
+            return Err(self.refusal(error));
         }
         if is_told && !clearing.invalidated.is_empty() {
             self.note_changes(joined([self.changed(), &clearing.invalidated].concat()));
@@ -492,6 +482,53 @@ impl Assessed {
             why: self.why,
         };
         Ok((told, held))
+    }
+
+    /// Clears the marks, or for a shared LUN registers what the store keeps, which it does while `keeps_any`.
+    ///
+    /// # Errors
+    /// The store's; a target that says nothing now ([`is_silence`]).
+    async fn settle(
+        &mut self,
+        taken: Vec<Taken>,
+        (clearing, held): (&mut Clearing<'_>, &mut HeldMarks),
+        keeps_any: &mut bool,
+    ) -> std::result::Result<(), block::Error> {
+        for taken in taken {
+            if self.is_shared {
+                // A store that keeps no lines has nothing to register.
+                *keeps_any = *keeps_any && clearing.register(&taken).await?;
+                if !*keeps_any && clearing.store.has_dirty() {
+                    clearing.look_again(&taken).await?;
+                }
+                if clearing.store.delays_writes() {
+                    // Data that a crash leaves dirty is written after this, and no other host could
+                    // write before the crash: later changes in the mark are no reason to refuse it.
+                    clearing.clear(&taken).await?;
+                }
+            } else if clearing.clear(&taken).await? {
+                self.note_stage(taken.id, MarkStage::Owing, MarkStage::Cleared);
+            }
+            held.add(taken.id, taken.member);
+        }
+        Ok(())
+    }
+
+    /// Its LUNs with their marks as they are noted where the attach comes to nothing before these
+    /// are cleared: nobody has written through the store, and what they told goes on to count. Not
+    /// where the store's dirty data was taken although others may have written, and not where
+    /// the mark may be empty while others were asked for the copies of this host.
+    fn luns_if_unused(&self, store: &dyn Invalidate) -> Vec<LunRecord> {
+        let goes_on = |mark: &MarkRecord| match mark.stage() {
+            MarkStage::New => !self.was_marked,
+            MarkStage::Cleared => !self.is_shared || !store.delays_writes(),
+            MarkStage::TokenOwed | MarkStage::Owing => true,
+        };
+        let mut luns = self.luns.clone();
+        for mark in luns.iter_mut().filter_map(|lun| lun.mark.as_mut()).filter(|mark| !goes_on(mark)) {
+            *mark = mark.clone().with_stage(MarkStage::Owing);
+        }
+        luns
     }
 
     /// Bytes that are dirty in `store` where others have, or may have, written: the user wants them to

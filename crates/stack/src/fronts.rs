@@ -30,6 +30,7 @@ use crate::status::fronts::{FrontCounters, FrontStatus, FrontsStatus};
 #[cfg(test)]
 mod broken;
 mod fuse;
+mod gateway_name;
 mod iscsi;
 mod kernel_nbd;
 pub mod kind;

@@ -17,9 +17,14 @@ pub const CONTROL_CALLERS_MAX: usize = 16;
 /// minutes until a cache is clean; more callers wait in the listen queue.
 pub const CONTROL_ANSWERS_MAX: usize = 64;
 
-/// How long a caller of a control socket, or the process, may take to send or to take a line that
-/// is ready: both are programs on this host. Short, because silent callers in all places delay the
-/// next caller by this time, and that one waits for [`CONTROL_SILENCE_MAX`] itself.
+/// How long a caller of a control socket may take until it has sent its request: some seconds pass
+/// between its connect and its line where many programs wait for a processor. While all places of
+/// callers are taken, one that has had [`CONTROL_TRANSFER_TIME_MAX`] gives its place to the next.
+pub const CONTROL_REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long a caller of a control socket, or the process, may take to take a line that is ready, and
+/// how long a silent caller keeps its place from others: both are programs on this host. Short, because silent
+/// callers in all places delay the next caller by this time, and that one waits for [`CONTROL_SILENCE_MAX`] itself.
 pub const CONTROL_TRANSFER_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Time between two signs of life of a process that works on an answer.
@@ -210,6 +215,16 @@ pub const CLEAR_TRIES_MAX: u32 = 10;
 /// CLEARs in succession that fail although nothing was recorded since the report: one may have been lost with its
 /// session; a target that answers none would hold up an attach by the longest time of a command for each.
 pub const CLEARS_UNEXPLAINED_MAX: u32 = 2;
+
+/// How long a target that says nothing about changes is asked again: longer than the ten seconds for
+/// which it may answer BUSY to a TAKE, and than a LUN is away that is put back at once.
+pub const TELLING_TIME_MAX: Duration = Duration::from_secs(12);
+
+/// First pause before it is asked again; doubled each time.
+pub const TELLING_PAUSE_MIN: Duration = Duration::from_millis(20);
+
+/// Longest pause before it is asked again.
+pub const TELLING_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Attempts to have a target name what the base of a difference has, while others write there: nobody
 /// should, and a further write comes to every attempt.

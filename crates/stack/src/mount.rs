@@ -23,6 +23,7 @@ use block::SharedDevice;
 use ext2::{OpenOptions, Timestamp};
 use file::{FileDevice, FileOptions};
 use front::{Volume, VolumeOptions};
+use sharedfs::{Hosts, Mounted, Redo, SharedBlocks};
 use tokio::sync::watch::Sender;
 
 use crate::caches::Caches;
@@ -153,26 +154,22 @@ impl MountParts {
         let MountConfig { source: source_name, directory, is_read_only, is_shared, .. } = config;
         let Source { device, remotes, lock } = source;
         let caches = Caches::open(paths)?;
-        let options = OpenOptions { is_read_only, may_use_reserved: true, wall_clock: Arc::new(now) };
+        // First of all: a LUN that is not there now is not mounted without. Where hosts share it, the lock tells what
+        // others may have changed.
+        let mark = match &remotes {
+            Some(remotes) if !is_read_only && !is_shared => Some(MountMark::take(&name, remotes, caches).await?),
+            Some(_) | None => None,
+        };
         let hosts = match is_shared {
             true => Some(sharing::hosts_of(remotes.as_ref(), system_clock()?)?),
             false => None,
         };
-        let opened = sharedfs::open(Arc::clone(&device), options, MOUNT_CACHE_BYTES, hosts).await;
-        let file_system = Arc::new(opened.map_err(|error| Error::from(error).context(&source_name))?);
         let options = VolumeOptions { is_read_only, is_shared, source: source_name.clone() };
-        let volume = match Volume::mount(Arc::clone(&file_system), &directory, &options) {
-            Ok(volume) => volume,
-            Err(error) => {
-                sharedfs::close(&file_system).await?;
-                return Err(Error::io(format!("cannot mount over {}", directory.display()), &error));
-            }
-        };
-        let mark = match &remotes {
-            // Where hosts share it, the lock tells what others may have changed.
-            Some(remotes) if !is_read_only && !is_shared => Some(MountMark::take(&name, remotes, caches).await),
-            Some(_) | None => None,
-        };
+        let mounted = mounted(&device, &directory, hosts, &options).await;
+        if let (Err(_), Some(mark), Some(remotes)) = (&mounted, &mark, &remotes) {
+            mark.give_up(remotes).await;
+        }
+        let (file_system, volume) = mounted?;
         Ok(Self {
             ending_time: EndingTime::new(&name),
             is_committed: Cell::new(false),
@@ -321,6 +318,26 @@ fn unit_of(config: &MountConfig, name: &str, paths: &Paths) -> Result<RemotesCon
         (remote.is_shared, remote.holds_whole) = (config.is_shared, config.is_shared);
     }
     Ok(unit)
+}
+
+/// Opens the file system on `device`, shared with `hosts` if there are any, and mounts it over `directory`.
+async fn mounted(
+    device: &SharedDevice,
+    directory: &Path,
+    hosts: Option<Hosts>,
+    volume: &VolumeOptions,
+) -> Result<(Arc<Mounted>, Volume<SharedBlocks<Redo>>)> {
+    let is_read_only = volume.is_read_only;
+    let options = OpenOptions { is_read_only, may_use_reserved: true, wall_clock: Arc::new(now) };
+    let opened = sharedfs::open(Arc::clone(device), options, MOUNT_CACHE_BYTES, hosts).await;
+    let file_system = Arc::new(opened.map_err(|error| Error::from(error).context(&volume.source))?);
+    match Volume::mount(Arc::clone(&file_system), directory, volume) {
+        Ok(volume) => Ok((file_system, volume)),
+        Err(error) => {
+            sharedfs::close(&file_system).await?;
+            Err(Error::io(format!("cannot mount over {}", directory.display()), &error))
+        }
+    }
 }
 
 /// Opens a logical unit that no other process of this host uses, unless each of them shares it.

@@ -4,12 +4,15 @@
 //! session of the process before it. A second process under the name of one that runs has to be
 //! refused before it logs in, also where the control socket of the first was removed. So the lock
 //! lies in the state directory, like those on logical units.
+//!
+//! The target name of a gateway has a lock, too: initiators take two targets of one name for two
+//! ways to one disk.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base::checksum::crc32c;
 use rustix::fs::FlockOperation;
@@ -19,7 +22,8 @@ use crate::limits::ENDING_TIME_MAX;
 use crate::paths::Paths;
 use crate::registry::{lock_within, make_directory};
 
-/// Held while a process runs under a name; it ends with the process.
+/// Held while a process runs under a name, or has a gateway of it; it ends with the process.
+#[derive(Debug)]
 pub(crate) struct NameLock {
     _file: File,
 }
@@ -30,20 +34,39 @@ impl NameLock {
     /// # Errors
     /// `InUse` when a process runs under that name.
     pub(crate) fn take(paths: &Paths, name: &str) -> Result<Self> {
-        let path = path_of(paths, name);
-        let context = |error: &std::io::Error| Error::io(format!("cannot lock {}", path.display()), error);
         make_directory(&paths.name_locks())?;
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+        Self::lock(&path_of(paths, name), |process| {
+            format!(
+                "\"{name}\" is running already (process {process}), and its control socket {} is gone: choose another \
+                 --name, or end that process with SIGTERM first",
+                paths.control_socket(name).display()
+            )
+        })
+    }
+
+    /// Locks the target name `iqn` of a gateway, in the folder of gateways; as [`take`](Self::take).
+    ///
+    /// # Errors
+    /// `InUse` when another attachment has a gateway of that name.
+    pub(crate) fn take_gateway(folder: &Path, iqn: &str) -> Result<Self> {
+        make_directory(folder)?;
+        Self::lock(&folder.join(format!("{iqn}.lock")), |process| {
+            format!(
+                "{iqn} is the name of another attachment's gateway (process {process}), and initiators take two \
+                 targets of one name for two ways to one disk: give another name with --set iscsi.name=IQN, or give \
+                 one attachment --as twice"
+            )
+        })
+    }
+
+    /// `refusal` makes a message of the id of the process that holds the lock.
+    fn lock(path: &Path, refusal: impl FnOnce(&str) -> String) -> Result<Self> {
+        let context = |error: &std::io::Error| Error::io(format!("cannot lock {}", path.display()), error);
+        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
         let mut file = options.map_err(|error| context(&error))?;
         if !lock_within(&file, FlockOperation::NonBlockingLockExclusive, ENDING_TIME_MAX) {
-            let process = std::fs::read_to_string(&path).unwrap_or_default();
-            let message = format!(
-                "\"{name}\" is running already (process {}), and its control socket {} is gone: choose another \
-                 --name, or end that process with SIGTERM first",
-                process.trim(),
-                paths.control_socket(name).display()
-            );
-            return Err(Error::new(Failure::InUse, message));
+            let process = std::fs::read_to_string(path).unwrap_or_default();
+            return Err(Error::new(Failure::InUse, refusal(process.trim())));
         }
         let process = std::process::id().to_string();
         file.set_len(0).and_then(|()| file.write_all(process.as_bytes())).map_err(|error| context(&error))?;

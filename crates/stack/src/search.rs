@@ -74,6 +74,21 @@ impl Search {
         Self { may_have_dirty_data, ..self }
     }
 
+    /// Begins with a wait where the target was found, and lost again with this error.
+    pub(crate) fn after(self, lost: Option<Error>) -> Self {
+        if let Some(error) = &lost {
+            self.note_failure(error, SEARCH_WAIT_MAX);
+        }
+        self
+    }
+
+    fn note_failure(&self, error: &Error, wait: Duration) {
+        tracing::warn!(%error, "the target is not there yet");
+        let mut state = self.state.borrow_mut();
+        state.last_error = Some(error.to_string());
+        state.wait = Some(wait);
+    }
+
     /// Searches, and answers at `control`, until the target is found. `None` when it was detached,
     /// or `signal` came, before that.
     ///
@@ -104,24 +119,22 @@ impl Search {
 
     /// Logs in, repeatedly.
     async fn run(&self, config: &RemotesConfig, clock: &Arc<dyn Clock>) -> Result<Remotes> {
-        let mut wait = SEARCH_WAIT_MIN;
+        let mut next_wait = SEARCH_WAIT_MIN;
         loop {
+            let wait = self.state.borrow().wait;
+            if let Some(wait) = wait {
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    () = self.search_now.notified() => next_wait = SEARCH_WAIT_MIN,
+                }
+            }
             self.state.borrow_mut().attempts += 1;
-            let error = match config.connect(clock).await {
+            match config.connect(clock).await {
                 Ok(remotes) => return Ok(remotes),
-                Err(error) if may_pass(&error) => error,
+                Err(error) if may_pass(&error) => self.note_failure(&error, next_wait),
                 Err(error) => return Err(error),
-            };
-            tracing::warn!(%error, "the target is not there yet");
-            {
-                let mut state = self.state.borrow_mut();
-                state.last_error = Some(error.to_string());
-                state.wait = Some(wait);
             }
-            tokio::select! {
-                () = tokio::time::sleep(wait) => wait = (wait * 2).min(SEARCH_WAIT_MAX),
-                () = self.search_now.notified() => wait = SEARCH_WAIT_MIN,
-            }
+            next_wait = (next_wait * 2).min(SEARCH_WAIT_MAX);
         }
     }
 

@@ -40,11 +40,48 @@ pub(crate) fn serve_several(luns: Vec<SharedDevice>, store: impl Fn() -> Arc<dyn
     serve_all(luns.into_iter().map(|lun| (lun, options())).collect())
 }
 
+/// A LUN that is taken out of its target and put back as it was, as by two reloads.
+pub(crate) struct Removable {
+    server: TargetServer,
+    luns: LunMap,
+}
+
+impl Removable {
+    pub(crate) fn remove(&self) {
+        self.server.set_targets(vec![Target::new(IQN, LunMap::new())]);
+    }
+
+    pub(crate) fn put_back(&self) {
+        self.server.set_targets(vec![Target::new(IQN, self.luns.clone())]);
+    }
+
+    pub(crate) async fn put_back_after(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+        self.put_back();
+    }
+}
+
+/// As [`serve`], or as [`serve_shared`], with the LUN.
+pub(crate) fn serve_removable(
+    lun: SharedDevice,
+    store: Arc<dyn ChangeStore>,
+    is_shared: bool,
+) -> (SocketAddr, Removable) {
+    let sharing = is_shared.then(SharingOptions::default);
+    let clock = Some(system_clock().unwrap());
+    let options = LogicalUnitOptions { change_store: Some(store), sharing, clock, ..LogicalUnitOptions::default() };
+    serve_removably(vec![(lun, options)])
+}
+
 fn serve_with(lun: SharedDevice, options: LogicalUnitOptions) -> SocketAddr {
     serve_all(vec![(lun, options)])
 }
 
 fn serve_all(served: Vec<(SharedDevice, LogicalUnitOptions)>) -> SocketAddr {
+    serve_removably(served).0
+}
+
+fn serve_removably(served: Vec<(SharedDevice, LogicalUnitOptions)>) -> (SocketAddr, Removable) {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -57,8 +94,9 @@ fn serve_all(served: Vec<(SharedDevice, LogicalUnitOptions)>) -> SocketAddr {
             }
             let portal = TargetPortal { address: "127.0.0.1:0".parse().unwrap(), group: 1 };
             let options = TargetServerOptions { portals: vec![portal], shards: 1, ..TargetServerOptions::default() };
-            let bound = TargetServer::new(vec![Target::new(IQN, luns)], options).bind().unwrap();
-            sender.send(bound.addresses()[0]).unwrap();
+            let server = TargetServer::new(vec![Target::new(IQN, luns.clone())], options);
+            let bound = server.bind().unwrap();
+            sender.send((bound.addresses()[0], Removable { server, luns })).unwrap();
             bound.run(pending()).await.unwrap();
         });
     });
@@ -80,6 +118,14 @@ pub(crate) async fn connect(address: SocketAddr, initiator: &str, isid: Option<I
             Err(error) => assert!(attempts_left > 0, "{error}"),
         }
     }
+}
+
+/// As [`connect`], with requests that wait no longer than this for a session.
+pub(crate) async fn connect_impatiently(address: SocketAddr, initiator: &str, replacement: Duration) -> Remotes {
+    let mut remote = remote(address, 0, initiator, None, false);
+    remote.waits.replacement = replacement;
+    let config = RemotesConfig { remotes: vec![remote], arrangement: Arrangement::Single };
+    config.connect(&system_clock().unwrap()).await.unwrap()
 }
 
 /// Logs in to the first `count` LUNs at `address` as one stripe.

@@ -159,8 +159,8 @@ fn check_size(recovered: &Recovered, stage: Option<&Stage>, binding: &Binding, o
         return Ok(());
     }
     let context = format!(
-        "\"{}\" had {} bytes and now has {origin_bytes}, and data in the log lies beyond; attach it when it has its \
-         old size",
+        "\"{}\" had {} bytes and now has {origin_bytes}, and data in the log lies beyond; attach it, or replay the \
+         log, when it has its old size, and make it smaller then",
         binding.identity, binding.size_bytes
     );
     Err(Error::new(ErrorKind::Corrupt, context))

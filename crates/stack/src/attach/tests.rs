@@ -16,10 +16,11 @@ use cache::{
     Alignment, Associativity, CleaningRate, CrashMode, DirtyLimits, LineSize, Mode, Percent, Replacement, Tuning,
 };
 use futures_util::FutureExt;
-use logical_unit::change_marks::MemoryChanges;
+use logical_unit::change_marks::{ChangeStore, MarkUpdate, MemoryChanges, Saving};
 use tokio::sync::Notify;
 
 use super::*;
+use crate::awaited::Awaited;
 use crate::busy_polling::BusyPolling;
 use crate::cache_place::CacheConfig;
 use crate::caches::{Caches, MarkRecord};
@@ -29,6 +30,7 @@ use crate::difference_note::{DifferenceNote, Fate};
 use crate::difference_place::DifferenceConfig;
 use crate::error::Failure;
 use crate::fronts;
+use crate::limits::TELLING_TIME_MAX;
 use crate::log_place::{DestageConfig, LogConfig};
 use crate::place::Place;
 use crate::registry::Registry;
@@ -37,7 +39,7 @@ use crate::remotes::{Arrangement, RemotesConfig};
 use crate::settings::Settings;
 use crate::status::fronts::FrontsStatus;
 use crate::status::{self, Report, Shown};
-use crate::test_target::{IQN, serve};
+use crate::test_target::{IQN, serve, serve_removable};
 
 const MIB: u64 = 1 << 20;
 
@@ -712,4 +714,40 @@ async fn what_is_noted_of_a_cache_that_was_cut_does_not_concern_the_one_that_tak
     let (entry, record) = noted();
     assert!(entry.has_failed && record.is_cut, "the new one can be cut as well");
     attachment.run(ready(())).await.expect_err("what was dirty is lost");
+}
+
+/// It keeps marks after a while, in which the test acts.
+#[derive(Default)]
+struct SlowChanges {
+    reached: Notify,
+}
+
+impl ChangeStore for SlowChanges {
+    fn save(&self, _: Vec<MarkUpdate>) -> Saving {
+        self.reached.notify_one();
+        Box::pin(async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            Ok(())
+        })
+    }
+}
+
+/// For longer than an attach that does not wait for its target.
+#[tokio::test]
+async fn who_waits_for_a_target_waits_also_for_a_lun_that_goes_again_after_the_login() {
+    let store = Arc::<SlowChanges>::default();
+    let (address, lun) = serve_removable(Gate::new(), Arc::clone(&store) as Arc<_>, false);
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let mut config = config(address, directory.path(), Percent::ALL);
+    config.waits_for_target = true;
+    config.stack.remotes.remotes[0].waits.replacement = Duration::from_millis(500);
+    let awaited = Awaited::start(config, &paths).unwrap();
+    let go_and_come = async {
+        store.reached.notified().await;
+        lun.remove();
+        lun.put_back_after(TELLING_TIME_MAX + Duration::from_secs(3)).await;
+    };
+    let (attached, ()) = tokio::join!(awaited.attach(&paths, pending()), go_and_come);
+    attached.unwrap().expect("nothing ended it").run(ready(())).await.unwrap();
 }

@@ -22,6 +22,7 @@ use initiator::RemoteLun;
 use writelog::WriteLog;
 
 use super::report::{everything, report_of};
+use super::silence::{is_silence, silent};
 use crate::limits::{CLEAR_PAUSE_MIN, CLEAR_TRIES_MAX, CLEARS_UNEXPLAINED_MAX};
 use crate::remotes::MemberLun;
 
@@ -126,7 +127,8 @@ impl Clearing<'_> {
     /// its report.
     ///
     /// # Errors
-    /// The store's: a change by others during the opening where it is dirty, or a failure.
+    /// The store's: a change by others during the opening where it is dirty, or a failure. The
+    /// target's, if it says nothing now.
     pub(super) async fn clear(&mut self, taken: &Taken) -> Result<bool, Error> {
         let mut is_cleared = true;
         for (number, (lun, &sequence)) in taken.member.luns.iter().zip(&taken.sequences).enumerate() {
@@ -143,6 +145,7 @@ impl Clearing<'_> {
             match lun.clear_mark(taken.id, taken.token, sequence).await {
                 Ok(true) => return Ok(true),
                 Ok(false) => {}
+                Err(error) if is_silence(&error) => return Err(silent(&error)),
                 Err(error) => {
                     tracing::warn!(%error, "a change mark cannot be cleared: the next attach is colder");
                     return Ok(false);
@@ -150,6 +153,7 @@ impl Clearing<'_> {
             }
             let report = match report_of(lun, taken.id).await {
                 Ok(report) => report,
+                Err(error) if is_silence(&error) => return Err(silent(&error)),
                 Err(error) => {
                     tracing::warn!(
                         %error,

@@ -5,7 +5,8 @@
 //! blocks is answered, or else waits for this host. The changes of the second report are dropped,
 //! too. No application reads before that.
 //!
-//! After any failure the store starts cold: it is not known then whether all changes are reported.
+//! After a failure the store starts cold: it is not known then whether all changes are reported. A
+//! target that says nothing now ends the attach, before anything is dropped.
 
 use block::{ByteRange, Error};
 use futures_util::future::try_join_all;
@@ -13,6 +14,7 @@ use initiator::RemoteLun;
 
 use super::clearing::{Clearing, Taken};
 use super::report::{everything, report_of};
+use super::silence::{is_silence, silent};
 use crate::limits::{REGISTERED_AT_ONCE, REGISTERED_RANGES_MAX};
 
 impl Clearing<'_> {
@@ -20,7 +22,8 @@ impl Clearing<'_> {
     /// unchanged until then.
     ///
     /// # Errors
-    /// The store's: a change by others during the opening where it is dirty, or a failure.
+    /// The store's: a change by others during the opening where it is dirty, or a failure. The
+    /// target's, if it says nothing now.
     pub(super) async fn register(&mut self, taken: &Taken) -> Result<bool, Error> {
         for lun in &taken.member.luns {
             let kept = self.store.clean_ranges(REGISTERED_RANGES_MAX);
@@ -31,6 +34,7 @@ impl Clearing<'_> {
             match asked.await {
                 Ok(report) if report.ranges.is_empty() => {}
                 Ok(report) => self.invalidate(lun, &taken.member, &report.ranges).await?,
+                Err(error) if is_silence(&error) => return Err(silent(&error)),
                 Err(error) => {
                     tracing::warn!(
                         %error,
@@ -54,7 +58,8 @@ impl Clearing<'_> {
     /// The store's, where they have; the target's, if it does not answer.
     pub(super) async fn look_again(&mut self, taken: &Taken) -> Result<(), Error> {
         for lun in &taken.member.luns {
-            let report = report_of(lun, taken.id).await?;
+            let asked = report_of(lun, taken.id).await;
+            let report = asked.map_err(|error| if is_silence(&error) { silent(&error) } else { error })?;
             self.invalidate(lun, &taken.member, &report.ranges).await?;
         }
         Ok(())

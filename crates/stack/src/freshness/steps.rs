@@ -4,6 +4,7 @@
 
 mod copies;
 mod shared;
+mod silence;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -9,6 +9,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::Arc;
 
 use ::target::Quota;
 use futures_util::future::{Either, LocalBoxFuture, select};
@@ -20,6 +21,7 @@ use super::options::FrontOptions;
 use crate::descriptors;
 use crate::error::{Error, Failure, Result};
 use crate::metrics::plain::{Plain, Value, counter, gauge};
+use crate::name_lock::NameLock;
 use crate::status::fronts::{CommandCounters, FrontCounters, GatewayCounters, TransferCounters};
 
 mod gateway;
@@ -49,6 +51,7 @@ struct IscsiFront {
     /// `None` once it is served.
     listener: Mutex<Option<TcpListener>>,
     gateway: OnceCell<Gateway>,
+    _name: Arc<NameLock>,
 }
 
 /// Parses an address and a port; a port alone is one of the loopback.
@@ -76,6 +79,8 @@ fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {
             format!("{address} can be reached from other machines: give --set allow-remote=on if that is meant");
         return Err(Error::new(Failure::Usage, message));
     }
+    let options = &config.options.gateway;
+    let name = options.name.take(&options.folder, &options.iqn)?;
     let context = |error: io::Error| Error::io(format!("cannot listen on {address}"), &error);
     let listener = std::net::TcpListener::bind(address).map_err(context)?;
     listener.set_nonblocking(true).map_err(context)?;
@@ -87,6 +92,7 @@ fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {
         address,
         listener: Mutex::new(Some(listener)),
         gateway: OnceCell::new(),
+        _name: name,
     }))
 }
 
@@ -155,6 +161,7 @@ impl Front for IscsiFront {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fronts::options::GatewayOptions;
 
     #[test]
     fn a_port_alone_is_one_of_the_loopback() {
@@ -171,12 +178,35 @@ mod tests {
         }
     }
 
+    /// To an initiator they would be two portals of one target.
+    #[tokio::test]
+    async fn two_attachments_have_no_gateways_of_one_name_and_two_fronts_of_one_have() {
+        let directory = tempfile::tempdir().unwrap();
+        let attachment = |iqn: &str| {
+            let (iqn, folder) = (iqn.to_owned(), directory.path().join("gateways"));
+            let gateway = GatewayOptions { iqn, folder, ..GatewayOptions::default() };
+            let options = FrontOptions { gateway, ..FrontOptions::default() };
+            FrontConfig { kind: &KIND, place: "127.0.0.1:0".to_owned(), options }
+        };
+        let (one, other) = (attachment("iqn.2026-11.org.example:gw"), attachment("iqn.2026-11.org.example:gw"));
+        let fronts = [listen(&one).unwrap(), listen(&one).unwrap()];
+        let refused = listen(&other).map(drop).unwrap_err();
+        assert_eq!(refused.failure(), Failure::InUse);
+        assert!(refused.to_string().contains("iscsi.name"), "{refused}");
+        listen(&attachment("iqn.2026-11.org.example:gw2")).unwrap();
+        drop(fronts);
+        listen(&other).unwrap();
+    }
+
     #[tokio::test]
     async fn addresses_that_others_reach_are_for_who_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let (iqn, folder) = ("iqn.2026-11.org.example:gw".to_owned(), directory.path().to_owned());
+        let gateway = GatewayOptions { iqn, folder, ..GatewayOptions::default() };
         let config = |allows_remote| FrontConfig {
             kind: &KIND,
             place: "0.0.0.0:0".to_owned(),
-            options: FrontOptions { allows_remote, ..FrontOptions::default() },
+            options: FrontOptions { allows_remote, gateway: gateway.clone(), ..FrontOptions::default() },
         };
         let refused = listen(&config(false)).map(drop).unwrap_err();
         assert!(refused.to_string().contains("allow-remote=on"), "{refused}");

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use front::{SocketAccess, Tls, TlsFiles};
 use iscsi::chap::Credentials;
 
+use super::gateway_name::GatewayName;
 use crate::error::{Error, Failure, Result};
 use crate::login::read_secret;
 use crate::paths::Paths;
@@ -34,6 +35,8 @@ pub struct FrontOptions {
 pub struct GatewayOptions {
     /// Its target name.
     pub iqn: String,
+    /// Its target name as that of this attachment alone, on this host.
+    pub(crate) name: GatewayName,
     /// The folder of its serial number and its reservations.
     pub folder: PathBuf,
     /// The accounts of which an initiator must prove one; without any, every initiator may log in.
@@ -56,6 +59,7 @@ impl FrontOptions {
             tls: tls(settings)?,
             gateway: GatewayOptions {
                 iqn: gateway_iqn(settings, name)?,
+                name: GatewayName::default(),
                 folder: paths.gateways(),
                 accounts: account(settings, ["iscsi.chap-user", "iscsi.chap-file"])?.into_iter().collect(),
                 own: account(settings, ["iscsi.mutual-user", "iscsi.mutual-file"])?,

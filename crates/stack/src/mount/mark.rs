@@ -14,6 +14,7 @@ use crate::caches::{Caches, LunRecord, MarkRecord};
 use crate::error::Result;
 use crate::freshness::release_marks;
 use crate::freshness::report::report_of;
+use crate::freshness::silence::{Asked, ask_until_told, is_silence, told};
 use crate::freshness::token::draw_token;
 use crate::remotes::{MemberLun, Remotes};
 
@@ -26,27 +27,38 @@ pub(super) struct MountMark {
 impl MountMark {
     /// Takes a mark of the LUN that is mounted as `name`. A target that does not give one cannot
     /// tell what others change.
-    pub(super) async fn take(name: &str, remotes: &Remotes, caches: Caches) -> Self {
+    ///
+    /// # Errors
+    /// `Unreachable` for a target that does not say now whether it gives one.
+    pub(super) async fn take(name: &str, remotes: &Remotes, caches: Caches) -> Result<Self> {
         release_marks(remotes, &caches).await;
-        let taken = Self { caches, refusal: Arc::new(OnceLock::new()) };
+        let mark = Self { caches, refusal: Arc::new(OnceLock::new()) };
         for member in remotes.member_luns() {
-            if let Err(error) = taken.take_of(name, &member).await {
-                tracing::warn!(%error, "what others change while the target is away is not noticed");
+            match ask_until_told(|| mark.take_of(name, &member)).await {
+                Err(Asked::There(error)) if !is_silence(&error) => {
+                    tracing::warn!(%error, "what others change while the target is away is not noticed");
+                }
+                Err(silent) => {
+                    mark.give_up(remotes).await;
+                    return told(Err(silent));
+                }
+                Ok(()) => {}
             }
         }
-        taken
+        Ok(mark)
     }
 
-    async fn take_of(&self, name: &str, member: &MemberLun) -> Result<()> {
+    async fn take_of(&self, name: &str, member: &MemberLun) -> std::result::Result<(), Asked> {
         if member.luns.iter().any(|lun| lun.change_mark_support().is_none()) {
             return Ok(());
         }
         let mark = MarkRecord::new(Uuid::new_v4().into_bytes(), draw_token());
-        self.caches.note_released(&LunRecord::new(&member.identity, Some(mark.clone())))?;
+        let lun = LunRecord::new(&member.identity, Some(mark.clone()));
+        self.caches.note_released(&lun).map_err(Asked::Here)?;
         for lun in &member.luns {
-            lun.take_mark(mark.id(), mark.newest()).await?;
-            let sequence = report_of(lun, mark.id()).await?.sequence;
-            if !lun.clear_mark(mark.id(), mark.newest(), sequence).await? {
+            lun.take_mark(mark.id(), mark.newest()).await.map_err(Asked::There)?;
+            let sequence = report_of(lun, mark.id()).await.map_err(Asked::There)?.sequence;
+            if !lun.clear_mark(mark.id(), mark.newest(), sequence).await.map_err(Asked::There)? {
                 tracing::warn!("others write to the logical unit that is mounted as \"{name}\"");
                 continue;
             }
@@ -81,5 +93,41 @@ impl MountMark {
     /// Has the target forget the mark.
     pub(super) async fn give_up(&self, remotes: &Remotes) {
         release_marks(remotes, &self.caches).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use block::Identity;
+    use block::memory::MemoryDevice;
+    use logical_unit::MemoryChanges;
+
+    use super::*;
+    use crate::error::Failure;
+    use crate::paths::Paths;
+    use crate::test_target::{connect, connect_impatiently, serve_removable};
+
+    /// Without it the mount would not hear of changes by others for as long as it lasts.
+    #[tokio::test]
+    async fn a_mount_of_a_lun_that_is_not_there_for_a_moment_has_a_mark_and_of_one_that_stays_away_is_refused() {
+        let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
+        let device = Arc::new(MemoryDevice::new(16 << 20, identity));
+        let (address, lun) = serve_removable(device, Arc::new(MemoryChanges), false);
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
+        let caches = Caches::open(&paths).unwrap();
+        let remotes = connect(address, "own", None, false).await;
+        lun.remove();
+        let back = lun.put_back_after(Duration::from_millis(300));
+        let (taken, ()) = tokio::join!(MountMark::take("disk", &remotes, caches.clone()), back);
+        taken.unwrap();
+        assert_eq!(remotes.member_luns()[0].luns[0].marks().await.unwrap().len(), 1);
+        remotes.close().await.unwrap();
+        let remotes = connect_impatiently(address, "other", Duration::from_millis(500)).await;
+        lun.remove();
+        let refused = MountMark::take("disk", &remotes, caches).await.err().unwrap();
+        assert_eq!(refused.failure(), Failure::Unreachable, "{refused}");
     }
 }

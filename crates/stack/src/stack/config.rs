@@ -7,6 +7,7 @@ use crate::remotes::RemotesConfig;
 use crate::settings::Settings;
 
 /// The configuration of a stack.
+#[derive(Clone)]
 pub struct StackConfig {
     /// The LUN or LUNs, with their logins.
     pub remotes: RemotesConfig,

@@ -142,7 +142,6 @@ impl<'a> Opening<'a> {
         let places: Vec<&Place> = self.cache_place.iter().chain(&self.log_place).collect();
         newest_data::check_listed(&self.remotes, &self.caches, &places, self.clock.as_ref()).await?;
         if self.config.difference.is_none() {
-            note_writable_opening(&self.caches, &self.identities, &places)?;
             release_marks(&self.remotes, &self.caches).await;
         }
         // Before the cache runs: its cleaning counts as this host's own only once the log's mark is
@@ -154,7 +153,15 @@ impl<'a> Opening<'a> {
             }
             None => None,
         };
-        self.open_cache().await?;
+        let cache_assessed = self.assess_cache().await?;
+        if self.config.difference.is_none() {
+            // Not before the targets have told what others changed: an attach that finds them silent notes nothing.
+            let places: Vec<&Place> = self.cache_place.iter().chain(&self.log_place).collect();
+            note_writable_opening(&self.caches, &self.identities, &places)?;
+        }
+        if let Some((assessed, memory_max)) = cache_assessed {
+            self.open_cache(assessed, memory_max).await?;
+        }
         if let Some(assessed) = log_assessed {
             self.open_log(assessed).await?;
         }
@@ -164,17 +171,23 @@ impl<'a> Opening<'a> {
         self.early_entries.update(&self.entries, Store::Log, self.config.log.is_some())
     }
 
-    async fn open_cache(&mut self) -> Result<()> {
-        let (Some(config), Some(place)) = (self.config.cache.clone(), self.cache_place.clone()) else { return Ok(()) };
-        let (name, overwrites) = (self.config.name.clone(), self.config.overwrites_changes);
-        let memory_max = memory_left(self.paths, &config, &name).await?;
+    /// What others changed beside the cache, if there is one, and the memory that is left for it.
+    async fn assess_cache(&self) -> Result<Option<(Assessed, Option<u64>)>> {
+        let (Some(config), Some(place)) = (&self.config.cache, &self.cache_place) else { return Ok(None) };
+        let memory_max = memory_left(self.paths, config, &self.config.name).await?;
         let promise = Promise {
             is_exclusive: config.is_exclusive,
             has_generation: config.generation.is_some(),
             is_shared: self.config.settings.is_on("shared"),
-            overwrites_changes: overwrites,
+            overwrites_changes: self.config.overwrites_changes,
         };
-        let assessed = assess(&self.remotes, &self.caches, Store::Cache, &place, promise).await?;
+        let assessed = assess(&self.remotes, &self.caches, Store::Cache, place, promise).await?;
+        Ok(Some((assessed, memory_max)))
+    }
+
+    async fn open_cache(&mut self, assessed: Assessed, memory_max: Option<u64>) -> Result<()> {
+        let (Some(config), Some(place)) = (self.config.cache.clone(), self.cache_place.clone()) else { return Ok(()) };
+        let (name, overwrites) = (self.config.name.clone(), self.config.overwrites_changes);
         let (origin, clock) = (Arc::clone(&self.device), Arc::clone(&self.clock));
         let since = (&assessed, overwrites);
         let (opened, device_bytes) = config.open(&place, &self.caches, origin, clock, memory_max, since).await?;

@@ -21,14 +21,14 @@ impl block::Keeper for Asked {
 }
 
 impl Host {
-    async fn assess_shared(&self, remotes: &Remotes) -> Assessed {
+    pub(super) async fn assess_shared(&self, remotes: &Remotes) -> Assessed {
         let promise = Promise { is_shared: true, ..Promise::default() };
         assess(remotes, &self.caches, Store::Cache, &self.place, promise).await.unwrap()
     }
 
     /// Attaches a LUN that hosts share, and detaches; only the steps before `stop`. The store keeps
     /// all lines.
-    async fn share_once(&self, stop: Stop) {
+    pub(super) async fn share_once(&self, stop: Stop) {
         let remotes = self.connect_as("own", true).await;
         let assessed = self.assess_shared(&remotes).await;
         let renewal = MarkRenewal::start(vec![self.commit_to(&keeping_all(), &remotes, assessed).await.unwrap()], None);
@@ -43,7 +43,7 @@ impl Host {
     }
 }
 
-fn keeping_all() -> Opened {
+pub(super) fn keeping_all() -> Opened {
     Opened { clean_ranges: vec![ByteRange { offset: 0, length: 16 * MIB }], ..Opened::default() }
 }
 

@@ -1,0 +1,28 @@
+//! The target name of the gateways of one attachment, which no other attachment of this host may have.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use crate::error::Result;
+use crate::name_lock::NameLock;
+
+/// The name's lock, once a front has it. Clones are of the same attachment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GatewayName(Arc<Mutex<Weak<NameLock>>>);
+
+impl GatewayName {
+    /// The lock on `iqn`, in the `folder` of gateways: the first front of the attachment takes it, and
+    /// it is held until the last has ended.
+    ///
+    /// # Errors
+    /// `InUse` when another attachment has a gateway of that name.
+    pub(super) fn take(&self, folder: &Path, iqn: &str) -> Result<Arc<NameLock>> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(taken) = known.upgrade() {
+            return Ok(taken);
+        }
+        let taken = Arc::new(NameLock::take_gateway(folder, iqn)?);
+        *known = Arc::downgrade(&taken);
+        Ok(taken)
+    }
+}

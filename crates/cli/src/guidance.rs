@@ -280,8 +280,8 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ),
     (
         "FOREBAY_CONFIG_DIR",
-        "absolute path of the directory of the files of `forebay daemon`, one for each attachment; default /etc/forebay \
-         for root, else $XDG_CONFIG_HOME/forebay, else ~/.config/forebay",
+        "absolute path of the directory of the files of `forebay daemon`, one for each attachment; default \
+         /etc/forebay for root, else $XDG_CONFIG_HOME/forebay, else ~/.config/forebay",
     ),
     ("FOREBAY_CHAP_PASSWORD", "CHAP secret of the user in the URL or --chap-user, where there is no --chap-file"),
     ("FOREBAY_MUTUAL_CHAP_PASSWORD", "CHAP secret of --mutual-chap-user, where there is no --mutual-chap-file"),

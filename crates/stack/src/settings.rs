@@ -6,6 +6,7 @@
 //! | [`table`] | every setting, with its values, its default and its help |
 //! | [`kind`] | the types of values, and how a text is parsed |
 //! | [`file`] | the file of `attach --config` |
+//! | [`file_place`] | a line of it |
 //! | here | the chosen values |
 //!
 //! The command line overrides the environment, that the file, and that the default. A setting that
@@ -23,10 +24,11 @@ use cache::Percent;
 use crate::error::{Error, Failure, Result};
 
 pub mod file;
+pub mod file_place;
 pub mod kind;
 pub mod table;
 
-use file::FilePlace;
+use file_place::FilePlace;
 use kind::Value;
 use table::{Setting, TABLE, Unset};
 

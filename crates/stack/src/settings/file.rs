@@ -11,13 +11,13 @@
 //! ```
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::file_place::FilePlace;
 use super::{Origin, Settings};
 use crate::error::{Error, Failure, Result};
 
@@ -26,21 +26,6 @@ pub const URL: &str = "url";
 
 /// The tables of the file of a target, which an attachment has none of.
 const TARGET_TABLE: &str = "target";
-
-/// A line of a file.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FilePlace {
-    /// The file.
-    pub path: PathBuf,
-    /// The line, counted from 1.
-    pub line: usize,
-}
-
-impl fmt::Display for FilePlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, line {}", self.path.display(), self.line)
-    }
-}
 
 impl Settings {
     /// Takes the settings of the file at `path`, and returns the URL if the file has one.

@@ -70,6 +70,7 @@ impl World {
         command
             .env("FOREBAY_RUNTIME_DIR", self.path("run"))
             .env("FOREBAY_STATE_DIR", self.path("state"))
+            .env("FOREBAY_CONFIG_DIR", self.path("etc"))
             .env_remove("FOREBAY_CHAP_PASSWORD")
             .env_remove("FOREBAY_MUTUAL_CHAP_PASSWORD")
             .current_dir(self.directory.path())

@@ -47,11 +47,13 @@ const ARROWS: &[(&str, &[&str])] = &[
             "writelog",
         ],
     ),
+    ("daemon", &["stack"]),
     (
         "cli",
         &[
             "block",
             "cache",
+            "daemon",
             "ext2",
             "file",
             "front",

@@ -130,6 +130,7 @@ fn run_page(page: &str) {
         .env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", world.path("bin").display()))
         .env("FOREBAY_RUNTIME_DIR", world.path("run"))
         .env("FOREBAY_STATE_DIR", world.path("state"))
+        .env("FOREBAY_CONFIG_DIR", world.path("etc"))
         .env_remove("FOREBAY_CHAP_PASSWORD");
     let finished = finish(&mut command);
     assert_eq!(finished.code, Some(0), "{page}:\n{}\n{}", finished.stdout, finished.stderr);
@@ -196,6 +197,11 @@ fn the_guide_to_write_logs_runs() {
 }
 
 #[test]
+fn the_guide_to_the_daemon_runs() {
+    run_page("docs/guides/daemon.md");
+}
+
+#[test]
 fn the_guide_to_systemd_runs() {
     run_page("docs/guides/systemd.md");
 }
@@ -249,12 +255,13 @@ fn links(prose: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn the_units_are_understood_by_systemd() {
     let world = World::new();
-    for name in ["forebay-target.service", "forebay-target.socket", "forebay-attach@.service"] {
+    for name in ["forebay-target.service", "forebay-target.socket", "forebay-attach@.service", "forebay.service"] {
         let unit = read(&root().join("docs/systemd").join(name)).replace("/usr/bin/forebay", "/bin/true");
         fs::write(world.path(name), unit).expect("the world can be written to");
     }
     // A template is verified as one of its instances.
-    let units = ["forebay-target.service", "forebay-attach@disk.service"].map(|name| world.path(name));
+    let units =
+        ["forebay-target.service", "forebay-attach@disk.service", "forebay.service"].map(|name| world.path(name));
     let finished = finish(Command::new("systemd-analyze").arg("verify").args(&units));
     let said: Vec<&str> = finished.stderr.lines().filter(|line| line.contains("forebay-")).collect();
     assert!(said.is_empty(), "{said:?}");

@@ -53,6 +53,7 @@ const METRICS_WORK: &str = "metrics";
 const RELOAD_WORK: &str = "reload";
 const WATCH_WORK: &str = "watch";
 const GATEWAY_WORK: &str = "gateway";
+const KEEPING_WORK: &str = "keeping";
 const SIGNALS_WORK: &str = "replay-signals";
 const FUSE_WORK: &str = "fuse-requests";
 /// Of a mount: what is due at its first turn, and what programs ask for.
@@ -80,6 +81,7 @@ fn planted_work() -> BTreeSet<&'static str> {
         RELOAD_WORK,
         WATCH_WORK,
         GATEWAY_WORK,
+        KEEPING_WORK,
         SIGNALS_WORK,
         FUSE_WORK,
         COMMITS_WORK,
@@ -93,11 +95,12 @@ fn planted_work() -> BTreeSet<&'static str> {
 const NOT_PLANTED: [(&str, &str); 1] = [("kernel-nbd", "it needs the kernel's NBD client")];
 
 /// Where something is spawned without a name of its own, and why: by file, and what stands before the call.
-const UNNAMED: [(&str, &str, &str); 9] = [
+const UNNAMED: [(&str, &str, &str); 10] = [
     ("base/src/executor.rs", "self", "whoever runs the executor has the name"),
     ("block/src/layer/small_blocks.rs", "self", "it is a function there, which is looked at"),
     ("front/src/server.rs", "self", "it is a function there, which is looked at"),
     ("cli/src/commands/demo.rs", ".stdout(Stdio::piped())", "it is a process"),
+    ("daemon/src/processes.rs", "let child = command", "it is a process"),
     ("clock/src/wake_up.rs", ".name(\"wake-up\".into())", "a thread, which says its name at each turn"),
     ("front/src/fuse/session.rs", ".name(\"fuse\".to_owned())", "a thread, which says its name when it begins"),
     ("stack/src/freshness/steps.rs", "tokio::", "it is for tests"),
@@ -308,6 +311,7 @@ fn a_panic_in_what_a_process_does_beside_what_it_serves_ends_it() {
     for name in [CONTROL_WORK, METRICS_WORK, RELOAD_WORK] {
         ends_when_it_begins(&World::new(), name, &serve);
     }
+    ends_when_it_begins(&World::new(), KEEPING_WORK, &["daemon"]);
     let trace = "fio version 2 iolog\nd write 0 4096\n";
     std::fs::write(world.path("trace.log"), trace).expect("the world is writable");
     ends_when_it_begins(&world, SIGNALS_WORK, &["replay", "trace.log", &served.url(0)]);

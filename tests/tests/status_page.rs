@@ -18,6 +18,7 @@ const PARTS: &[(&str, Option<&str>)] = &[
     ("## Of both", Some("")),
     ("## Of an attachment", Some("")),
     ("## Of a target", Some("")),
+    ("## Of the daemon", Some("")),
     ("### A session", Some("sessions.")),
     ("### A connection", Some("connections.")),
     ("### A logical unit", Some("luns.")),
@@ -132,6 +133,20 @@ fn attachments(world: &World, target: &Target) -> Vec<(&'static str, Process)> {
     ]
 }
 
+/// Of a daemon that keeps an attachment whose target is away, and a file with a mistake.
+fn of_daemon() -> Value {
+    let world = World::new();
+    std::fs::create_dir(world.path("etc")).expect("the world can be written to");
+    let url = "url = \"iscsi://127.0.0.1:1/iqn.2026-11.org.example:a/0\"\n";
+    for (name, text) in [("away.toml", url), ("wrong.toml", "url = 1\n")] {
+        std::fs::write(world.path("etc").join(name), text).expect("the world can be written to");
+    }
+    let daemon = world.start(["daemon", "--stop-attachments"]);
+    let status = world.status("daemon");
+    daemon.terminate().success();
+    status
+}
+
 #[test]
 fn the_page_of_the_status_names_every_key_and_none_that_is_not_there() {
     let world = World::new();
@@ -150,6 +165,7 @@ fn the_page_of_the_status_names_every_key_and_none_that_is_not_there() {
         }
         collect(&status, "", &mut found);
     }
+    collect(&of_daemon(), "", &mut found);
     let targets = world.run(["target", "status", "--json"]).json();
     collect(&targets, "", &mut found);
     let missing: Vec<_> = found.iter().filter(|path| !is_documented(&keys, path, 2)).collect();

@@ -56,8 +56,10 @@ pub enum Command {
     Locks(Locks),
     /// Attach a remote logical unit, cached or not, and offer it to local applications
     Attach(Box<Attach>),
-    /// Stop an attachment, after writing everything dirty back, or a target
+    /// Stop an attachment, after writing everything dirty back, or a target, or the daemon alone
     Detach(Detach),
+    /// Keep the attachments of a directory of files: start them, and start them again when they end unasked
+    Daemon(Daemon),
     /// Show what runs on this host, or one of it in detail
     Status(Status),
     /// Write everything dirty in an attachment's cache back to its logical unit
@@ -257,6 +259,9 @@ pub struct Attach {
     /// Take settings from this file (TOML), and the URL where there is none; the command line wins
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Keep it: write its file for `forebay daemon`, which attaches it now and after each start of the system
+    #[arg(long)]
+    pub persist: bool,
     /// Any setting, also of those that --help-all lists; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -278,11 +283,47 @@ pub struct Detach {
     /// Remove the file of the cache, once everything is written back
     #[arg(long, conflicts_with = "keep_dirty")]
     pub remove_cache: bool,
+    /// Take its file away from the daemon, too, which then does not start it any more
+    #[arg(long)]
+    pub forget: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Daemon {
+    #[command(subcommand)]
+    pub command: Option<DaemonCommand>,
+    /// Directory of the files, one for each attachment as for `attach --config` (default: FOREBAY_CONFIG_DIR)
+    #[arg(long, value_name = "DIRECTORY")]
+    pub directory: Option<PathBuf>,
+    /// Detach everything in order on SIGTERM, before it ends; else the attachments go on without it
+    #[arg(long)]
+    pub stop_attachments: bool,
+    #[arg(from_global)]
+    pub verbose: u8,
+    #[arg(from_global)]
+    pub log_format: LogFormat,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DaemonCommand {
+    /// Read the files again: attach what is new, detach what is gone, set what may change while it runs
+    Reload(Json),
+    /// Start an attachment that was detached, has failed or waits for its next start
+    Start(DaemonStart),
+}
+
+#[derive(Debug, Args)]
+pub struct DaemonStart {
+    /// The attachment
+    pub name: String,
+    #[command(flatten)]
+    pub json: Json,
 }
 
 #[derive(Debug, Args)]
 pub struct Status {
-    /// The attachment or target (default: all)
+    /// The attachment, target or mount, or `daemon` (default: all)
     pub name: Option<String>,
     /// Wait this long for it to run, as after starting it in the background
     #[arg(long, value_name = "DURATION", requires = "name", value_parser = parse_duration)]

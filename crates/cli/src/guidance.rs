@@ -125,6 +125,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                 "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --wait",
             ),
             (
+                "Now and after each start of the system, by the daemon",
+                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --persist",
+            ),
+            (
                 "Without a cache, with CHAP, read-only",
                 "forebay attach iscsi://alice@192.0.2.7/iqn.2026-11.org.example:disks/0 --chap-file alice.secret \
                  --read-only",
@@ -136,8 +140,20 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("Write everything dirty back first", "forebay detach disk"),
             ("At once; the data stays dirty in the cache", "forebay detach disk --keep-dirty"),
+            ("For good: the daemon does not start it any more", "forebay detach disk --forget"),
+            ("The daemon alone; its attachments go on", "forebay detach daemon"),
         ],
     ),
+    (
+        "forebay daemon",
+        &[
+            ("Keep what `attach --persist` and files in the usual directory name", "forebay daemon"),
+            ("Files in a directory of your own", "forebay daemon --directory attachments"),
+            ("What it keeps, and how that is", "forebay status daemon"),
+        ],
+    ),
+    ("forebay daemon reload", &[("After a change of a file", "forebay daemon reload")]),
+    ("forebay daemon start", &[("What was detached, or has failed", "forebay daemon start disk")]),
     (
         "forebay status",
         &[
@@ -262,12 +278,24 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
          sidecars of block devices; default /var/lib/forebay for root, else $XDG_STATE_HOME/forebay, else \
          ~/.local/state/forebay",
     ),
+    (
+        "FOREBAY_CONFIG_DIR",
+        "absolute path of the directory of the files of `forebay daemon`, one for each attachment; default \
+         /etc/forebay for root, else $XDG_CONFIG_HOME/forebay, else ~/.config/forebay",
+    ),
     ("FOREBAY_CHAP_PASSWORD", "CHAP secret of the user in the URL or --chap-user, where there is no --chap-file"),
     ("FOREBAY_MUTUAL_CHAP_PASSWORD", "CHAP secret of --mutual-chap-user, where there is no --mutual-chap-file"),
     ("FOREBAY_INITIATOR_NAME", "the initiator's name, where there is no --initiator-name"),
     ("FOREBAY_LOG", "what is logged to standard error, as a tracing filter (`info`, `cache=debug`); wins over -v"),
     ("LISTEN_FDS", "set by the service manager: sockets to serve on instead of the portals (sd_listen_fds(3))"),
-    ("NOTIFY_SOCKET", "set by the service manager: where `target serve` and `attach` say how they are (sd_notify(3))"),
+    (
+        "NOTIFY_SOCKET",
+        "set by the service manager: where `target serve`, `attach` and `daemon` say how they are (sd_notify(3))",
+    ),
+    (
+        "FOREBAY_END_NOTE",
+        "set by `forebay daemon`: the file in which `attach` notes how it ended, for a daemon that is not its parent",
+    ),
     (
         "FOREBAY_UNSAFE_PANIC_IN",
         "for tests: NAME:PATH ends the process as a defect in the background work NAME would, once there is a file at \

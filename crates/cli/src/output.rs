@@ -74,17 +74,20 @@ pub fn duration_in_words(duration: Option<Duration>) -> String {
 /// How old dirty data may be, when nothing was dirty at `clean_at`.
 pub fn age(clean_at: Option<u64>) -> String {
     match clean_at {
-        Some(clean_at) => {
-            let seconds = seconds_since_1970().saturating_sub(clean_at);
-            let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
-            match (days, hours, minutes) {
-                (0, 0, 0) => format!("in the last {seconds} s"),
-                (0, 0, _) => format!("in the last {minutes} min {} s", seconds % 60),
-                (0, ..) => format!("in the last {hours} h {minutes} min"),
-                _ => format!("in the last {days} days {hours} h"),
-            }
-        }
+        Some(clean_at) => format!("in the last {}", time_since(clean_at)),
         None => "at an unknown time".to_owned(),
+    }
+}
+
+/// The time since `then`, in seconds since 1970, as a person reads it.
+pub fn time_since(then: u64) -> String {
+    let seconds = seconds_since_1970().saturating_sub(then);
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
+        (0, ..) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} days {hours} h"),
     }
 }
 

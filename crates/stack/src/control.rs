@@ -51,8 +51,18 @@ pub enum Request {
         /// Its new value.
         value: String,
     },
-    /// Read the configuration file again.
+    /// Read the configuration file, or the files of all attachments, again.
     Reload,
+    /// Start an attachment that the daemon keeps and does not start by itself.
+    Start {
+        /// Its name.
+        attachment: String,
+    },
+    /// Do not start an attachment that waits for its next start, until it is asked for.
+    Hold {
+        /// Its name.
+        attachment: String,
+    },
     /// Stop; write all dirty data back first, unless `keep_dirty`.
     Detach {
         /// Keep dirty data, durably, in the cache.
@@ -109,6 +119,11 @@ pub trait Handler: 'static {
     fn handle(&self, request: Request, progress: Progress) -> impl Future<Output = Result<Answer>>;
 }
 
+/// The error of a process that is no daemon, for a request to one.
+pub(crate) fn is_no_daemon(name: &str) -> Error {
+    Error::new(Failure::Usage, format!("\"{name}\" is no daemon, which alone starts attachments and holds them"))
+}
+
 /// A bound control socket. Its file is removed with it.
 pub struct ControlServer {
     listener: UnixListener,
@@ -122,7 +137,7 @@ impl ControlServer {
     ///
     /// # Errors
     /// `InUse` when a living process has that name.
-    pub(crate) fn bind_as(paths: &Paths, name: &str) -> Result<Self> {
+    pub fn bind_as(paths: &Paths, name: &str) -> Result<Self> {
         let path = paths.control_socket(name);
         check_free(&path)?;
         let name = NameLock::take(paths, name)?;

@@ -27,7 +27,7 @@ use sharedfs::{Hosts, Mounted, Redo, SharedBlocks};
 use tokio::sync::watch::Sender;
 
 use crate::caches::Caches;
-use crate::control::{ControlServer, Handler, Progress, Request};
+use crate::control::{ControlServer, Handler, Progress, Request, is_no_daemon};
 use crate::ending_time::EndingTime;
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
@@ -233,6 +233,7 @@ impl Handler for MountParts {
                 Ok(Answer::Left(Left { dirty_bytes: Some(0), ..Left::default() }))
             }
             Request::Detach { keep_dirty, .. } => self.detach(keep_dirty, &progress).await.map(Answer::Left),
+            Request::Start { .. } | Request::Hold { .. } => Err(is_no_daemon(&self.name)),
             Request::Set { .. } | Request::Reload => Err(Error::new(
                 Failure::Usage,
                 format!("\"{}\" is a mount: nothing of it changes while it runs", self.name),

@@ -9,6 +9,9 @@
 //! | state directory | `FOREBAY_STATE_DIR` | `/var/lib/forebay` | `$XDG_STATE_HOME/forebay`, else `~/.local/state/forebay` |
 //!
 //! Both are made on first use, for their owner only.
+//!
+//! The files of attachments that the daemon keeps are in `FOREBAY_CONFIG_DIR`, by default `/etc/forebay` for root, else
+//! `$XDG_CONFIG_HOME/forebay` or `~/.config/forebay`.
 
 use std::env;
 use std::fs::{self, DirBuilder};
@@ -81,6 +84,12 @@ impl Paths {
         self.runtime.join(format!("{name}.{kind}"))
     }
 
+    /// The folder in which the daemon notes what is to be known by the next one, as long as this
+    /// system runs.
+    pub fn supervision(&self) -> PathBuf {
+        self.runtime.join("daemon")
+    }
+
     /// Names of everything with a control socket, running or dead, sorted.
     pub fn control_names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.runtime).into_iter().flatten().flatten();
@@ -132,28 +141,65 @@ impl Paths {
 /// `Usage` for a relative path in one of our variables, which would be another directory in each
 /// folder. Relative paths in others' variables are ignored (XDG Base Directory Specification).
 fn directories(user: u32, environment: impl Fn(&str) -> Option<PathBuf>) -> Result<(PathBuf, PathBuf)> {
-    let ours = |variable: &str| match environment(variable).filter(|path| !path.as_os_str().is_empty()) {
-        Some(path) if path.is_relative() => {
-            let message =
-                format!("{variable}={} is another directory in each folder: give it from the root on", path.display());
-            Err(Error::new(Failure::Usage, message))
-        }
-        path => Ok(path),
-    };
-    let of_others = |variable: &str| environment(variable).filter(|path| path.is_absolute());
-    let runtime = ours("FOREBAY_RUNTIME_DIR")?.unwrap_or_else(|| match (user, of_others("XDG_RUNTIME_DIR")) {
-        (0, _) => PathBuf::from("/run/forebay"),
-        (_, Some(directory)) => directory.join("forebay"),
-        (_, None) => env::temp_dir().join(format!("forebay-{user}")),
-    });
+    let of_others = |variable: &str| of_others(&environment, variable);
+    let runtime =
+        ours(&environment, "FOREBAY_RUNTIME_DIR")?.unwrap_or_else(|| match (user, of_others("XDG_RUNTIME_DIR")) {
+            (0, _) => PathBuf::from("/run/forebay"),
+            (_, Some(directory)) => directory.join("forebay"),
+            (_, None) => env::temp_dir().join(format!("forebay-{user}")),
+        });
     let homes = || (of_others("XDG_STATE_HOME"), of_others("HOME"));
-    let state = ours("FOREBAY_STATE_DIR")?.unwrap_or_else(|| match (user, homes()) {
+    let state = ours(&environment, "FOREBAY_STATE_DIR")?.unwrap_or_else(|| match (user, homes()) {
         (0, _) => PathBuf::from("/var/lib/forebay"),
         (_, (Some(directory), _)) => directory.join("forebay"),
         (_, (None, Some(home))) => home.join(".local/state/forebay"),
         (_, (None, None)) => env::temp_dir().join(format!("forebay-state-{user}")),
     });
     Ok((runtime, state))
+}
+
+/// The path in one of our variables.
+///
+/// # Errors
+/// `Usage` for a relative one.
+fn ours(environment: &impl Fn(&str) -> Option<PathBuf>, variable: &str) -> Result<Option<PathBuf>> {
+    match environment(variable).filter(|path| !path.as_os_str().is_empty()) {
+        Some(path) if path.is_relative() => {
+            let message =
+                format!("{variable}={} is another directory in each folder: give it from the root on", path.display());
+            Err(Error::new(Failure::Usage, message))
+        }
+        path => Ok(path),
+    }
+}
+
+fn of_others(environment: &impl Fn(&str) -> Option<PathBuf>, variable: &str) -> Option<PathBuf> {
+    environment(variable).filter(|path| path.is_absolute())
+}
+
+/// The directory of the files of this user's attachments, one each, that the environment asks for.
+/// It need not be there.
+///
+/// # Errors
+/// `Usage` for a relative path; `NotFound` when nothing names one.
+pub fn configuration_directory() -> Result<PathBuf> {
+    configuration(rustix::process::getuid().as_raw(), |variable| env::var_os(variable).map(PathBuf::from))
+}
+
+fn configuration(user: u32, environment: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf> {
+    let homes = || (of_others(&environment, "XDG_CONFIG_HOME"), of_others(&environment, "HOME"));
+    match (ours(&environment, "FOREBAY_CONFIG_DIR")?, user) {
+        (Some(directory), _) => Ok(directory),
+        (None, 0) => Ok(PathBuf::from("/etc/forebay")),
+        (None, _) => match homes() {
+            (Some(directory), _) => Ok(directory.join("forebay")),
+            (None, Some(home)) => Ok(home.join(".config/forebay")),
+            (None, None) => {
+                let message = "nothing says where the files of attachments are: set FOREBAY_CONFIG_DIR";
+                Err(Error::new(Failure::NotFound, message))
+            }
+        },
+    }
 }
 
 /// Makes `directory` for its owner only. An existing one must belong to this user, and no other
@@ -252,6 +298,20 @@ mod tests {
             assert_eq!(with(variable, relative).unwrap(), nowhere, "{variable}");
         }
         assert_eq!(with("HOME", "/home/me").unwrap().1, PathBuf::from("/home/me/.local/state/forebay"));
+    }
+
+    #[test]
+    fn files_of_attachments_are_where_the_environment_says() {
+        let with = |user: u32, variables: &'static [(&'static str, &'static str)]| {
+            let found = |asked: &str| variables.iter().find(|(name, _)| *name == asked).map(|(_, path)| path.into());
+            configuration(user, found).map_err(|error| error.failure())
+        };
+        assert_eq!(with(0, &[("HOME", "/root")]), Ok("/etc/forebay".into()));
+        assert_eq!(with(0, &[("FOREBAY_CONFIG_DIR", "/srv/x")]), Ok("/srv/x".into()));
+        assert_eq!(with(7, &[("HOME", "/home/me")]), Ok("/home/me/.config/forebay".into()));
+        assert_eq!(with(7, &[("HOME", "/home/me"), ("XDG_CONFIG_HOME", "/c")]), Ok("/c/forebay".into()));
+        assert_eq!(with(7, &[("FOREBAY_CONFIG_DIR", "x")]), Err(Failure::Usage));
+        assert_eq!(with(7, &[]), Err(Failure::NotFound));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::busy_polling::BusyPolling;
 use crate::config::{self, Configuration};
-use crate::control::{ControlServer, Handler, Progress, Request};
+use crate::control::{ControlServer, Handler, Progress, Request, is_no_daemon};
 use crate::descriptors;
 use crate::error::{Error, Failure, Result};
 use crate::limits::{LAST_FLUSH_TIME_MAX, RETIRING_WAIT_MAX, WATCH_INTERVAL};
@@ -508,6 +508,7 @@ impl Handler for ServeHandler {
                 Ok(Answer::ends(&self.name))
             }
             Request::Reload => self.reload().await.map(Answer::Reloaded),
+            Request::Start { .. } | Request::Hold { .. } => Err(is_no_daemon(&self.name)),
             Request::Clean | Request::Detach { .. } => {
                 let message = format!("\"{}\" is a target: it has no cache to clean, to keep or to remove", self.name);
                 Err(Error::new(Failure::Usage, message))

@@ -6,6 +6,7 @@
 //! | [`table`] | every setting, with its values, its default and its help |
 //! | [`kind`] | the types of values, and how a text is parsed |
 //! | [`file`] | the file of `attach --config` |
+//! | [`file_place`] | a line of it |
 //! | here | the chosen values |
 //!
 //! The command line overrides the environment, that the file, and that the default. A setting that
@@ -23,9 +24,11 @@ use cache::Percent;
 use crate::error::{Error, Failure, Result};
 
 pub mod file;
+pub mod file_place;
 pub mod kind;
 pub mod table;
 
+use file_place::FilePlace;
 use kind::Value;
 use table::{Setting, TABLE, Unset};
 
@@ -34,8 +37,8 @@ use table::{Setting, TABLE, Unset};
 pub enum Origin {
     /// None: it is the default.
     Default,
-    /// This file.
-    File(PathBuf),
+    /// This line of a file.
+    File(FilePlace),
     /// This environment variable.
     Environment(&'static str),
     /// An option of its own on the command line.
@@ -63,7 +66,7 @@ impl Origin {
         match (self, setting.flag) {
             (Self::Flag(flag), _) => format!("--{flag}"),
             (Self::Environment(variable), _) => (*variable).to_owned(),
-            (Self::File(path), _) => format!("{}: {}", path.display(), setting.key),
+            (Self::File(place), _) => format!("{place}: {}", setting.key),
             (Self::Set, _) => format!("--set {}", setting.key),
             (Self::Default | Self::Running, _) => setting.key.to_owned(),
         }
@@ -144,7 +147,7 @@ impl Settings {
     /// An unknown key, a value that it does not take, one that this source has given before.
     pub fn give(&mut self, key: &str, text: &OsStr, origin: Origin) -> Result<()> {
         let setting = find(key).map_err(|error| match &origin {
-            Origin::File(path) => error.context(path.display()),
+            Origin::File(place) => error.context(place),
             Origin::Set => error.context("--set"),
             _ => error,
         })?;
@@ -305,6 +308,15 @@ impl Settings {
     pub fn chosen<T: FromStr<Err: Display>>(&self, key: &str) -> Result<T> {
         let missing = || Error::new(Failure::Usage, format!("{key} is not given, and has no default"));
         self.parsed(key)?.ok_or_else(missing)
+    }
+
+    /// Every setting that a source gave, with its texts as they were given.
+    pub fn given(&self) -> impl Iterator<Item = (&'static Setting, Vec<&OsStr>)> {
+        let texts = |setting: &'static Setting| {
+            let given = self.given.get(setting.key)?;
+            Some((setting, given.iter().map(|given| given.text.as_os_str()).collect()))
+        };
+        TABLE.iter().filter_map(texts)
     }
 
     /// Every setting with its value in effect, as text; without those of stores that exist, whose

@@ -9,6 +9,7 @@
 //! | [`sought`] | of an attachment or mount that waits for its target |
 //! | [`mount`] | of a mount |
 //! | [`target`] | of a target |
+//! | [`daemon`] | of the daemon, and its answers |
 //! | [`fronts`] | how applications reach an attachment |
 //! | [`remote`] | a session with a remote LUN |
 //! | [`members`] | several LUNs that are one device |
@@ -21,6 +22,7 @@
 
 pub mod answer;
 pub mod attachment;
+pub mod daemon;
 pub mod fronts;
 pub mod lun_name;
 pub mod members;

@@ -11,16 +11,28 @@ use stack::settings::{Origin, Settings};
 use stack::{Error, Failure, Result};
 
 use super::control::key_and_value;
-use super::signal;
+use super::{keeping, signal};
 use crate::arguments::Attach;
 use crate::output::print_line;
 
 /// `forebay attach`.
 pub async fn run(arguments: Attach) -> Result<()> {
+    let ended = attach(arguments).await;
+    // A daemon that did not start this process learns from it how it ended.
+    daemon::end_note::leave(&ended);
+    ended
+}
+
+async fn attach(arguments: Attach) -> Result<()> {
     let paths = Paths::from_environment()?;
+    if arguments.persist {
+        let (urls, settings) = given(arguments)?;
+        return keeping::persist(&urls, &settings, &paths).await;
+    }
     let signal = signal::termination_or_hangup()?;
     let mut signal = pin!(signal);
-    let config = config(arguments, &paths)?;
+    let (urls, settings) = given(arguments)?;
+    let config = AttachConfig::of(&urls, settings, &paths)?;
     // Everything runs on this thread, so that each line of the log has the name.
     let _named = tracing::error_span!("attachment", name = %config.stack.name).entered();
     let attachment = if config.waits_for_target {
@@ -49,8 +61,8 @@ fn announce(addresses: &[String], metrics: Option<SocketAddr>) {
     }
 }
 
-/// The configuration in the command line, and in the file that it names.
-fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
+/// What the command line says, and the file that it names: the logical units, and the settings.
+fn given(arguments: Attach) -> Result<(String, Settings)> {
     let mut settings = Settings::default();
     arguments.options.give_to(&mut settings)?;
     for setting in &arguments.set {
@@ -59,7 +71,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
     }
     let url = arguments.config.as_deref().map(|path| settings.read(path)).transpose()?.flatten();
     match arguments.urls.or(url) {
-        Some(urls) => AttachConfig::of(&urls, settings, paths),
+        Some(urls) => Ok((urls, settings)),
         None => Err(Error::new(Failure::Usage, "there is no URL of a logical unit: give one, or `url` in the file")),
     }
 }

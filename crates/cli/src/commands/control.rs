@@ -8,11 +8,25 @@ use stack::settings::{Settings, find};
 use stack::status::{self, FrontInUse, Left, Report, Shown};
 use stack::{Error, Failure, Result};
 
+use super::keeping;
 use crate::arguments::{Clean, Detach, Set};
 use crate::output::{plain, print_line, progress_bar};
 
 /// `forebay detach`.
 pub async fn detach(arguments: Detach) -> Result<()> {
+    match end(&arguments).await {
+        // What has no process may still be the daemon's, and wait for its next start.
+        Err(error) if error.failure() == Failure::NotFound => match arguments.forget {
+            true => keeping::forget(&arguments.name).await,
+            false => keeping::hold(&arguments.name, error).await,
+        },
+        Ok(()) if arguments.forget => keeping::forget(&arguments.name).await,
+        ended => ended,
+    }
+}
+
+/// Ends the process of an attachment or target.
+async fn end(arguments: &Detach) -> Result<()> {
     let request = Request::Detach { keep_dirty: arguments.keep_dirty, remove_cache: arguments.remove_cache };
     let left: Left = status::read(&call_with_progress(&arguments.name, &request).await?)?;
     let name = &arguments.name;
@@ -91,6 +105,7 @@ async fn check_settings(name: &str, settings: &[(&str, &str)]) -> Result<()> {
     let status: Shown = status::read(&status)?;
     let is_known = |key: &str| match &status {
         Shown::Target(target) => target.settings.contains_key(key),
+        Shown::Daemon(_) => false,
         Shown::Attachment(_) | Shown::Mount(_) => find(key).is_ok_and(Setting::is_live),
     };
     if let Some((key, _)) = settings.iter().find(|(key, _)| !is_known(key)) {

@@ -4,11 +4,13 @@ mod attach;
 mod bench;
 mod cache;
 mod control;
+mod daemon;
 mod demo;
 mod discard;
 mod discover;
 mod generate;
 mod inquiry;
+mod keeping;
 mod lab;
 mod locks;
 mod log;
@@ -41,6 +43,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Locks(arguments) => block_on(locks::run(arguments)),
         Command::Attach(arguments) => block_on(attach::run(*arguments)),
         Command::Detach(arguments) => block_on(control::detach(arguments)),
+        Command::Daemon(arguments) => block_on(daemon::run(arguments)),
         Command::Status(arguments) => block_on(status::run(arguments)),
         Command::Clean(arguments) => block_on(control::clean(arguments)),
         Command::Set(arguments) => block_on(control::set(arguments)),

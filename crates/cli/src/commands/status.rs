@@ -14,7 +14,7 @@ use stack::registry::{Entry, Registry};
 use stack::status::{self, Shown};
 use stack::{Error, Failure, Result};
 
-use super::{overview, target};
+use super::{daemon, overview, target};
 use crate::arguments::Status;
 use crate::output::{plain, print_json, print_line};
 
@@ -36,6 +36,7 @@ pub async fn run(arguments: Status) -> Result<()> {
             }
             match status::read(&said)? {
                 Shown::Target(status) => target::print_status(&status),
+                Shown::Daemon(status) => daemon::lines(&status).iter().for_each(|line| print_line(line)),
                 Shown::Mount(status) => overview::mount_lines(&status).iter().for_each(|line| print_line(line)),
                 Shown::Attachment(status) => overview::lines(&status).iter().for_each(|line| print_line(line)),
             }
@@ -112,7 +113,9 @@ impl Running {
             Self::Answers { said, shown } => {
                 let text = |key: &str| said[key].as_str().unwrap_or_default().to_owned();
                 let state = shown.as_ref().map_or_else(ToString::to_string, state);
-                [text("name"), text("kind"), text("address"), state]
+                // The daemon is not reached by applications.
+                let place = if said["address"].is_string() { "address" } else { "directory" };
+                [text("name"), text("kind"), text(place), state]
             }
         }
     }
@@ -207,6 +210,7 @@ fn state(status: &Shown) -> String {
         Shown::Mount(status) => {
             return [&[overview::mount_in_a_word(status)][..], &status.troubles].concat().join(", ");
         }
+        Shown::Daemon(status) => return daemon::in_a_word(status),
         Shown::Target(status) => {
             let count = status.server.sessions.len();
             let sessions = format!("{count} session{}", if count == 1 { "" } else { "s" });

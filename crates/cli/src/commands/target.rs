@@ -145,7 +145,7 @@ async fn status(arguments: TargetStatus) -> Result<()> {
     }
     match status::read(&answer)? {
         Shown::Target(status) => print_status(&status),
-        Shown::Attachment(_) | Shown::Mount(_) => {
+        Shown::Attachment(_) | Shown::Mount(_) | Shown::Daemon(_) => {
             let message = format!("\"{name}\" is no target: `forebay status {name}` says what it is");
             return Err(Error::new(Failure::Usage, message));
         }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use super::{Attachment, served};
-use crate::control::{Handler, Progress, Request};
+use crate::control::{Handler, Progress, Request, is_no_daemon};
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::fronts::Fronts;
@@ -102,6 +102,7 @@ impl Handler for Inside {
                     format!("\"{}\" is an attachment: its configuration file counts when it starts", stack.name());
                 Err(Error::new(Failure::Usage, message))
             }
+            Request::Start { .. } | Request::Hold { .. } => Err(is_no_daemon(stack.name())),
             Request::Clean => stack.clean(progress).await.map(Answer::Left),
             Request::Set { key, value } => stack.set(&key, &value).await,
             Request::Detach { keep_dirty, remove_cache } => {

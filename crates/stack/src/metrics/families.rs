@@ -225,8 +225,8 @@ impl Collector for StatusCollector {
                 return latencies(&mut encoder, target);
             }
             ProcessStatus::Attachment(status) => status,
-            // A mount has no metrics.
-            ProcessStatus::Mount(_) => return Ok(()),
+            // These have no metrics of their own.
+            ProcessStatus::Mount(_) | ProcessStatus::Daemon(_) => return Ok(()),
         };
         plain(&mut encoder, ATTACHMENT, |value| value(status))?;
         plain(&mut encoder, REMOTE, |value| value(status.remote.as_ref()?))?;

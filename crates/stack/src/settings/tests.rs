@@ -72,7 +72,7 @@ fn every_word_of_a_choice_stands_for_something_and_there_are_no_others() {
 
 #[test]
 fn the_command_line_wins_over_the_environment_and_that_over_a_file() {
-    let file = || Origin::File("disk.toml".into());
+    let file = || Origin::File(FilePlace { path: "disk.toml".into(), line: 3 });
     let environment = || Origin::Environment("FOREBAY_INITIATOR_NAME");
     let key = "initiator-name";
     let all = [(key, "iqn.a:line", Origin::Set), (key, "iqn.a:env", environment()), (key, "iqn.a:file", file())];
@@ -90,9 +90,9 @@ fn what_is_said_twice_on_the_command_line_or_in_a_file_is_refused_by_both_names(
     let path = ("cache.path", "c", Origin::Set);
     let words = refused(&[path.clone(), ("cache.size", "1GiB", FLAG), ("cache.size", "2GiB", Origin::Set)]);
     assert_eq!(words, "cache.size is given twice, by --cache-size and by --set cache.size");
-    let file = Origin::File("disk.toml".into());
+    let file = Origin::File(FilePlace { path: "disk.toml".into(), line: 3 });
     let words = refused(&[path, ("cache.size", "1GiB", file.clone()), ("cache.size", "1GiB", file)]);
-    assert!(words.contains("disk.toml: cache.size"), "{words}");
+    assert!(words.contains("disk.toml, line 3: cache.size"), "{words}");
 }
 
 #[test]
@@ -152,9 +152,13 @@ fn a_file_says_the_same_by_tables_and_by_dots() {
         assert_eq!(settings.number("connections"), Some(2));
     }
     for (text, words) in [
-        ("[cache]\npath = \"c\"\nmod = \"read-only\"", "\"cache.mod\" is no setting of an attachment: is cache.mode"),
-        ("connections = 0", "connections 0: it is 1 to 32"),
-        ("connections = 1.5", "connections is a text, a number, or true or false"),
+        (
+            "[cache]\npath = \"c\"\nmod = \"read-only\"",
+            "disk.toml, line 3: \"cache.mod\" is no setting of an attachment: is cache.mode",
+        ),
+        ("name = \"a\"\n\nconnections = 0", "disk.toml, line 3: connections 0: it is 1 to 32"),
+        ("connections = 1.5", "disk.toml, line 1: connections is a text, a number, or true or false"),
+        ("front = [\n \"nbd\",\n 1.5,\n]", "disk.toml, line 3: front is a text"),
         ("name = \"a\"\nconnections = ", "line 2"),
     ] {
         let error = read(text).map(drop).unwrap_err();
@@ -162,6 +166,21 @@ fn a_file_says_the_same_by_tables_and_by_dots() {
         let error = error.to_string();
         assert!(error.contains(words) && error.contains("disk.toml"), "{error}");
         assert_eq!(error.lines().count(), 1);
+    }
+}
+
+#[test]
+fn what_is_missing_beside_a_setting_of_a_file_is_said_with_the_line() {
+    let mut settings = Settings::default();
+    settings.read_text("name = \"a\"\n[cache]\nsize = \"1GiB\"\n", "disk.toml".as_ref()).unwrap();
+    assert_eq!(settings.check().unwrap_err().to_string(), "disk.toml, line 3: cache.size needs cache.path");
+}
+
+#[test]
+fn the_file_of_a_target_is_known_by_its_tables() {
+    assert!(file::is_of_target("portals = [\"[::1]:3260\"]\n[[target]]\niqn = \"iqn.a:b\"\nluns = []\n"));
+    for text in ["url = \"iscsi://h/iqn.a:b/0\"", "target = \"x\"", "", "[[target"] {
+        assert!(!file::is_of_target(text), "{text}");
     }
 }
 

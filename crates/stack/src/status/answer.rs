@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::daemon::{FilesRead, KeptStatus};
 use super::process::ProcessStatus;
 use super::sought::SoughtStatus;
 
@@ -21,6 +22,10 @@ pub enum Answer {
     Set(BTreeMap<String, String>),
     /// What changed with the configuration file.
     Reloaded(Reloaded),
+    /// What changed with the files of all attachments.
+    FilesRead(Box<FilesRead>),
+    /// An attachment of the daemon that was started, or is held.
+    Kept(Box<KeptStatus>),
 }
 
 impl Answer {

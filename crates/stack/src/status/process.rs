@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::attachment::AttachmentStatus;
+use super::daemon::DaemonStatus;
 use super::mount::MountStatus;
 use super::stores::{CacheSummary, LogSummary};
 use super::target::TargetStatus;
@@ -21,6 +22,8 @@ pub enum ProcessStatus<C = cache::Status, L = writelog::Status> {
     Mount(Box<MountStatus>),
     /// A target.
     Target(Box<TargetStatus>),
+    /// The daemon that keeps attachments.
+    Daemon(Box<DaemonStatus>),
 }
 
 /// The status of a process in the form for readers.
@@ -34,7 +37,7 @@ impl Shown {
     pub fn attachment(self) -> Option<ShownAttachment> {
         match self {
             Self::Attachment(status) => Some(*status),
-            Self::Mount(_) | Self::Target(_) => None,
+            Self::Mount(_) | Self::Target(_) | Self::Daemon(_) => None,
         }
     }
 }

@@ -1,0 +1,128 @@
+//! What `attach --persist` and `detach` do with the files of the daemon's attachments.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use daemon::end::failure;
+use daemon::end_note::EndNotes;
+use daemon::files::file_of;
+use daemon::persist;
+use serde_json::Value;
+use stack::control::{Presence, Request, call, look};
+use stack::paths::{Paths, configuration_directory};
+use stack::settings::Settings;
+use stack::status;
+use stack::status::daemon::{DaemonStatus, FilesRead, KeptStatus};
+use stack::{Error, Failure, Result};
+
+use super::daemon::socket;
+use crate::output::print_line;
+
+/// Pause between two looks at an attachment that starts: short for a person.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The daemon of this host, if one runs.
+///
+/// # Errors
+/// When it stands still.
+async fn running_daemon(paths: &Paths) -> Result<Option<DaemonStatus>> {
+    match look(&socket(paths)).await? {
+        Presence::Absent => Ok(None),
+        Presence::Silent { error, .. } => Err(error),
+        Presence::Answers(said) => status::read(&said).map(Some),
+    }
+}
+
+/// The directory of the files.
+fn directory_of(daemon: Option<&DaemonStatus>) -> Result<PathBuf> {
+    daemon.map_or_else(configuration_directory, |daemon| Ok(daemon.directory.clone()))
+}
+
+async fn ask(paths: &Paths, request: &Request) -> Result<Value> {
+    call(&socket(paths), request, |_| {}).await
+}
+
+/// `forebay attach --persist`: writes the file, and has the daemon attach it, if one runs. What is
+/// refused for good is not kept.
+pub(super) async fn persist(urls: &str, settings: &Settings, paths: &Paths) -> Result<()> {
+    let daemon = running_daemon(paths).await?;
+    let (file, name) = persist::write(&directory_of(daemon.as_ref())?, urls, settings, paths)?;
+    if daemon.is_none() {
+        print_line(&format!("{name}: kept in {}; a daemon attaches it, and none runs now", file.display()));
+        return Ok(());
+    }
+    let read: FilesRead = status::read(&ask(paths, &Request::Reload).await?)?;
+    if let Some(refused) = read.files_refused.into_iter().find(|refused| refused.file == file) {
+        persist::remove(&file)?;
+        return Err(Error::new(Failure::Usage, refused.why));
+    }
+    let kept = until_settled(&name, paths).await?;
+    let why = kept.why.clone().unwrap_or_default();
+    match kept.state.as_str() {
+        "running" => {
+            let said = ask_attachment(&name, paths).await?;
+            let addresses = said["address"].as_str().unwrap_or_default();
+            addresses.split(' ').for_each(|address| print_line(&format!("ready: {address}")));
+        }
+        "failed" => {
+            persist::remove(&file)?;
+            ask(paths, &Request::Reload).await?;
+            let failure = kept.exit_code.and_then(failure).unwrap_or(Failure::Other);
+            return Err(Error::new(failure, why).advise("; nothing is kept of it"));
+        }
+        state => print_line(&format!("{name}: kept in {}, and {state}: {why}", file.display())),
+    }
+    Ok(())
+}
+
+async fn ask_attachment(name: &str, paths: &Paths) -> Result<Value> {
+    call(&paths.control_socket(name), &Request::Status, |_| {}).await
+}
+
+/// The attachment, once it serves or has ended.
+async fn until_settled(name: &str, paths: &Paths) -> Result<KeptStatus> {
+    loop {
+        let daemon: DaemonStatus = status::read(&ask(paths, &Request::Status).await?)?;
+        let kept = daemon.attachments.into_iter().find(|kept| kept.name == name);
+        let gone = || Error::new(Failure::NotFound, format!("the file of \"{name}\" was removed meanwhile"));
+        match kept.ok_or_else(gone)? {
+            kept if kept.state != "starting" => return Ok(kept),
+            _ => tokio::time::sleep(LOOK_INTERVAL).await,
+        }
+    }
+}
+
+/// `forebay detach --forget` of what has no process: its file is removed, and the daemon told.
+pub(super) async fn forget(name: &str) -> Result<()> {
+    let paths = Paths::from_environment()?;
+    let daemon = running_daemon(&paths).await?;
+    let kept = daemon.as_ref().and_then(|daemon| daemon.attachments.iter().find(|kept| kept.name == name));
+    let file = match kept {
+        Some(kept) => kept.file.clone(),
+        None => file_of(&directory_of(daemon.as_ref())?, &paths, name)?,
+    };
+    persist::remove(&file)?;
+    match daemon {
+        Some(_) => drop(ask(&paths, &Request::Reload).await?),
+        // Another attachment that gets this name is none that was detached.
+        None => EndNotes::open(&paths)?.remove(name),
+    }
+    print_line(&format!("{name}: forgotten; {} is removed", file.display()));
+    Ok(())
+}
+
+/// `forebay detach` of what has no process: the daemon, if it keeps it, does not start it any more.
+///
+/// # Errors
+/// `absent` when no daemon keeps it.
+pub(super) async fn hold(name: &str, absent: Error) -> Result<()> {
+    let request = Request::Hold { attachment: name.to_owned() };
+    match ask(&Paths::from_environment()?, &request).await {
+        Ok(_) => {
+            print_line(&format!("{name}: it was not attached, and `forebay daemon start {name}` alone starts it now"));
+            Ok(())
+        }
+        Err(error) if error.failure() == Failure::InUse => Err(error),
+        Err(_) => Err(absent),
+    }
+}

@@ -1,0 +1,368 @@
+//! Keeps the attachments: does what the [`Supervisor`] asks for, and tells it what happened.
+//!
+//! Everything runs on one thread. Each action is a future of its own, which goes on until the
+//! process that it concerns has ended; none is waited for by another.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::clock::{Clock, Instant};
+use futures_util::FutureExt;
+use futures_util::future::{LocalBoxFuture, join_all};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use stack::control::{Presence, Request, call, look};
+use stack::paths::Paths;
+use stack::status::daemon::{DaemonStatus, FileChange, FilesRead};
+use stack::systemd;
+use stack::time::{seconds_since_1970, system_clock};
+use stack::{Error, Failure, Result};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, watch};
+
+use crate::NAME;
+use crate::change::Change;
+use crate::config::DaemonConfig;
+use crate::end::{End, failure};
+use crate::end_note::EndNotes;
+use crate::file::AttachmentFile;
+use crate::files::{FilesSeen, read_directory};
+use crate::limits::{ANSWER_LOOK_INTERVAL, READY_TIME_MAX};
+use crate::processes::{Found, Process, Processes};
+use crate::supervisor::{Action, FilesChange, Supervisor};
+
+/// The attachments, and what keeps them.
+pub(crate) struct Keeper {
+    pub(crate) config: DaemonConfig,
+    paths: Paths,
+    clock: Arc<dyn Clock>,
+    processes: Processes,
+    pub(crate) supervisor: RefCell<Supervisor>,
+    /// Held by one reading of the files at a time.
+    reading: tokio::sync::Mutex<()>,
+    /// There may be new actions.
+    woken: Notify,
+    /// `true` once the daemon ends.
+    pub(crate) ended: watch::Sender<bool>,
+}
+
+impl Keeper {
+    /// One that does nothing yet.
+    ///
+    /// # Errors
+    /// When the folder of notes cannot be used, or the system has no descriptor left.
+    pub(crate) fn new(config: DaemonConfig, paths: &Paths) -> Result<Self> {
+        let notes = EndNotes::open(paths)?;
+        let processes = Processes::new(paths, notes, config.program.clone(), config.arguments.clone());
+        Ok(Self {
+            config,
+            paths: paths.clone(),
+            clock: system_clock()?,
+            processes,
+            supervisor: RefCell::default(),
+            reading: tokio::sync::Mutex::default(),
+            woken: Notify::new(),
+            ended: watch::Sender::new(false),
+        })
+    }
+
+    /// Takes the files as they are at the start.
+    ///
+    /// # Errors
+    /// When their directory is there and cannot be read.
+    pub(crate) fn begin(&self) -> Result<()> {
+        match self.seen() {
+            Ok(seen) => self.take_files(seen).1.iter().for_each(|mistake| tracing::warn!("{mistake}")),
+            // It may be made later, as by `attach --persist`.
+            Err(error) if error.failure() == Failure::NotFound => tracing::warn!("there are no attachments: {error}"),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Does what the supervisor asks for, until it has nothing left to keep.
+    pub(crate) async fn keep(&self) {
+        let mut work: FuturesUnordered<LocalBoxFuture<'_, ()>> = FuturesUnordered::new();
+        loop {
+            while let Some(action) = self.next_action() {
+                match action {
+                    Action::Seek(name) => work.push(self.seek(name).boxed_local()),
+                    Action::Spawn(name, file) => work.push(self.start(name, file).boxed_local()),
+                    Action::Detach(name) => work.push(self.detach(name).boxed_local()),
+                    Action::Terminate(name) => self.processes.terminate(&name),
+                    Action::Hold(name) => self.processes.notes.hold(&name),
+                    Action::Release(name) => self.processes.notes.remove(&name),
+                }
+            }
+            if self.supervisor.borrow().is_over() {
+                return;
+            }
+            let deadline = self.supervisor.borrow().deadline();
+            let wait = async {
+                match deadline {
+                    Some(deadline) => self.clock.sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                Some(()) = work.next() => {}
+                () = wait => self.supervisor.borrow_mut().tick(self.clock.now()),
+                () = self.woken.notified() => {}
+            }
+        }
+    }
+
+    fn next_action(&self) -> Option<Action> {
+        self.supervisor.borrow_mut().next_action()
+    }
+
+    /// Tells the supervisor of something, at this moment.
+    pub(crate) fn tell<T>(&self, event: impl FnOnce(&mut Supervisor, Instant) -> T) -> T {
+        let told = event(&mut self.supervisor.borrow_mut(), self.clock.now());
+        self.woken.notify_one();
+        told
+    }
+
+    /// The same of what happened to `name`; the log has its new state.
+    fn tell_of(&self, name: &str, event: impl FnOnce(&mut Supervisor, Instant)) {
+        let state = || self.supervisor.borrow().get(name).map(|kept| kept.state().as_str());
+        let before = state();
+        self.tell(event);
+        let (after, supervisor) = (state(), self.supervisor.borrow());
+        let Some(kept) = supervisor.get(name) else {
+            tracing::info!(attachment = name, "it has ended, and is not kept any more");
+            return;
+        };
+        let (why, pid) = (kept.why().unwrap_or_default(), kept.pid);
+        match after.filter(|_| after != before).unwrap_or_default() {
+            "running" => tracing::info!(attachment = name, pid, "it runs"),
+            "detached" => tracing::info!(attachment = name, "it was detached, and is left so"),
+            "waiting" => {
+                let wait = kept.state().deadline().map(|at| at.since(self.clock.now()).as_secs_f64().round());
+                tracing::warn!(
+                    attachment = name,
+                    why,
+                    "it ended, and is started again in {} s",
+                    wait.unwrap_or_default()
+                );
+            }
+            "failed" => {
+                tracing::error!(attachment = name, why, "it ended, and is not started again until its file changes");
+            }
+            _ if after != before => tracing::debug!(attachment = name, pid, "it is {}", after.unwrap_or_default()),
+            _ => {}
+        }
+    }
+
+    /// Adopts the process that runs under this name, and watches it to its end.
+    async fn seek(&self, name: String) {
+        let (process, does_answer) = match self.processes.find(&name).await {
+            Found::Nobody => return self.tell_of(&name, |supervisor, now| supervisor.absent(&name, now)),
+            Found::Unclear(end) => return self.tell_of(&name, |supervisor, now| supervisor.ended(&name, end, now)),
+            Found::Somebody(process, does_answer) => (process, does_answer),
+        };
+        tracing::info!(attachment = name, pid = process.pid, "it runs already, and is adopted");
+        self.tell_of(&name, |supervisor, now| supervisor.found(&name, process.pid, does_answer, now));
+        self.watch(&name, &process, self.processes.end_of_stranger(&name, &process)).await;
+    }
+
+    /// Starts a process, and watches it to its end.
+    async fn start(&self, name: String, file: PathBuf) {
+        let (child, process) = match self.processes.start(&name, &file) {
+            Ok(started) => started,
+            Err(error) => {
+                let why = format!("{} cannot be started: {error}", self.config.program.display());
+                let end = End::Failed { code: Failure::Other.exit_code(), why };
+                return self.tell_of(&name, |supervisor, now| supervisor.ended(&name, end, now));
+            }
+        };
+        self.tell_of(&name, |supervisor, now| supervisor.started(&name, process.pid, now));
+        self.watch(&name, &process, self.processes.end_of_child(&name, child, &process)).await;
+    }
+
+    /// Tells when a process answers, and how it ended.
+    async fn watch(&self, name: &str, process: &Process, end: impl Future<Output = End>) {
+        let answering = async {
+            self.processes.until_it_answers(name, process).await;
+            self.tell_of(name, |supervisor, now| supervisor.answers(name, now));
+            std::future::pending().await
+        };
+        let end = tokio::select! {
+            end = end => end,
+            never = answering => never,
+        };
+        self.tell_of(name, |supervisor, now| supervisor.ended(name, end, now));
+    }
+
+    /// Starts an attachment that somebody asks for; one that is ending as soon as it has.
+    ///
+    /// # Errors
+    /// Those of [`Supervisor::start`].
+    pub(crate) async fn start_as_asked(&self, name: &str) -> Result<()> {
+        // A `forebay detach` returns a moment before its process has ended.
+        let is_ending = self.processes.is_held(name)
+            && match look(&self.paths.control_socket(name)).await {
+                Ok(Presence::Answers(status)) => !status["detaching"].is_null(),
+                Ok(Presence::Absent) => true,
+                Ok(Presence::Silent { .. }) | Err(_) => false,
+            };
+        self.tell(|supervisor, now| supervisor.start(name, is_ending, now))
+    }
+
+    /// Tells a process to write everything dirty back, and to end. Its end is told by who watches it.
+    async fn detach(&self, name: String) {
+        let socket = self.paths.control_socket(&name);
+        let request = Request::Detach { keep_dirty: false, remove_cache: false };
+        loop {
+            let Err(error) = call(&socket, &request, |_| {}).await else { return };
+            // An attachment may end with an error, too.
+            if !self.processes.is_running(&name) {
+                return;
+            }
+            match look(&socket).await {
+                // It has not begun to listen, or does not any more.
+                Ok(Presence::Absent) => tokio::time::sleep(ANSWER_LOOK_INTERVAL).await,
+                // It starts still, and has nothing attached, or stands still.
+                Ok(Presence::Silent { .. }) => return self.processes.terminate(&name),
+                Ok(Presence::Answers(_)) | Err(_) => {
+                    tracing::warn!(attachment = name, %error, "it cannot be detached now");
+                    return self.tell_of(&name, |supervisor, now| supervisor.stayed(&name, &error.to_string(), now));
+                }
+            }
+        }
+    }
+
+    /// The daemon was told to end.
+    pub(crate) async fn stop(&self, again: impl AsyncFnOnce()) {
+        if self.config.stops_attachments {
+            self.processes.notes.note_stopping();
+            self.tell(Supervisor::stop);
+            let mut ended = self.ended.subscribe();
+            tokio::select! {
+                _ = ended.wait_for(|ended| *ended) => {}
+                () = again() => tracing::warn!("the daemon ends before all attachments have"),
+            }
+        }
+        self.ended.send_replace(true);
+    }
+
+    /// # Errors
+    /// When attachments that were to be detached did not end in order.
+    pub(crate) fn check_end(&self) -> Result<()> {
+        let supervisor = self.supervisor.borrow();
+        if supervisor.is_over() {
+            self.processes.notes.note_stopped();
+        }
+        let in_words = |(name, end): &(String, End)| format!("{name}: {}", end.why().unwrap_or_default());
+        let troubles: Vec<String> = supervisor.troubles().iter().map(in_words).collect();
+        match supervisor.troubles().first() {
+            Some((_, end)) => {
+                Err(Error::new(end.code().and_then(failure).unwrap_or(Failure::Other), troubles.join("; ")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the service manager, and whoever waits for it, that the attachments serve or have
+    /// failed once; after that how they are. Never ends.
+    pub(crate) async fn inform(&self, on_ready: impl FnOnce(&Path)) {
+        let settled = async {
+            while !self.supervisor.borrow().is_settled() {
+                tokio::time::sleep(ANSWER_LOOK_INTERVAL).await;
+            }
+        };
+        if tokio::time::timeout(READY_TIME_MAX, settled).await.is_err() {
+            tracing::warn!("some attachments start still");
+        }
+        on_ready(&self.config.directory);
+        systemd::ready();
+        systemd::keep_informed(|| async { self.supervisor.borrow().summary() }).await;
+    }
+
+    /// Reads the files again on SIGHUP. Never ends.
+    pub(crate) async fn reload_on_hangup(&self) {
+        let Ok(mut hangups) = signal(SignalKind::hangup()) else { return std::future::pending().await };
+        while hangups.recv().await.is_some() {
+            if let Err(error) = self.reload().await {
+                tracing::error!(%error, "the files could not be read; everything goes on as before");
+            }
+        }
+    }
+
+    fn seen(&self) -> Result<FilesSeen> {
+        let owner = |name: &str| self.supervisor.borrow().get(name).map(|kept| kept.file.path.clone());
+        read_directory(&self.config.directory, &self.paths, owner)
+    }
+
+    /// What the files changed, and the mistakes in them.
+    fn take_files(&self, seen: FilesSeen) -> (FilesChange, Vec<String>) {
+        let mistakes = seen.refused.iter().map(|refused| refused.why.clone()).collect();
+        let is_held = |name: &str| self.processes.notes.is_held(name);
+        (self.tell(|supervisor, now| supervisor.take_files(seen, is_held, now)), mistakes)
+    }
+
+    /// Reads the files again: new ones are attached, those that are gone are detached, and of those
+    /// that changed is set what can be set.
+    ///
+    /// # Errors
+    /// When the directory cannot be read; nothing is changed then.
+    pub(crate) async fn reload(&self) -> Result<FilesRead> {
+        let _one = self.reading.lock().await;
+        systemd::reloading();
+        let read = match self.seen() {
+            Ok(seen) => Ok(self.take_over(seen).await),
+            Err(error) => Err(error),
+        };
+        systemd::ready();
+        read
+    }
+
+    async fn take_over(&self, seen: FilesSeen) -> FilesRead {
+        let files_refused = seen.refused.clone();
+        let (change, mistakes) = self.take_files(seen);
+        let changed = join_all(change.changed.iter().map(|(old, new)| self.apply(old, new))).await;
+        tracing::info!(
+            added = change.added.join(" "),
+            removed = change.removed.join(" "),
+            changed = changed.len(),
+            "the files were read again"
+        );
+        mistakes.iter().for_each(|mistake| tracing::warn!("{mistake}"));
+        let directory = self.config.directory.clone();
+        FilesRead { directory, added: change.added, removed: change.removed, changed, files_refused }
+    }
+
+    /// Sets in an attachment that runs what its file says otherwise.
+    async fn apply(&self, old: &AttachmentFile, new: &AttachmentFile) -> FileChange {
+        let (name, change) = (&new.name, Change::between(old, new));
+        let mut applied = FileChange { name: name.clone(), ..FileChange::default() };
+        if self.supervisor.borrow().get(name).is_none_or(|kept| kept.pid.is_none()) {
+            // It has all of it at its next start.
+            return applied;
+        }
+        let socket = self.paths.control_socket(name);
+        for (key, value) in change.live {
+            let request = Request::Set { key: key.to_owned(), value: value.clone() };
+            match call(&socket, &request, |_| {}).await {
+                Ok(_) => applied.set.push(format!("{key}={value}")),
+                Err(error) => applied.refused.push(format!("{key}={value}: {error}")),
+            }
+        }
+        applied.needs_start = change.at_start.iter().map(|key| (*key).to_owned()).collect();
+        self.tell(|supervisor, _| supervisor.note_needs_start(name, &change.at_start));
+        applied
+    }
+
+    /// For `forebay status`.
+    pub(crate) fn status(&self) -> DaemonStatus {
+        let (attachments, files_refused) = self.supervisor.borrow().status(self.clock.now(), seconds_since_1970());
+        DaemonStatus {
+            name: NAME.to_owned(),
+            pid: std::process::id(),
+            directory: self.config.directory.clone(),
+            attachments,
+            files_refused,
+        }
+    }
+}

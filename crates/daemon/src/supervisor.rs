@@ -1,0 +1,384 @@
+//! The attachments of this host as a state machine: from files, from what happens to processes, and
+//! from the clock, to [`Action`]s. It does no I/O and reads no clock.
+//!
+//! ```text
+//!            ┌──────────────── its wait is over, or asked for ────────────────┐
+//!            ▼                                                                │
+//! file ──► sought ──nobody──► starting ──answers──► running ──ends──► waiting │ failed │ detached
+//!            └──────somebody─────┴────────────────────►┘
+//!
+//! file gone, or the daemon stops: detaching, until its process has ended
+//! ```
+//!
+//! | a process ended | then |
+//! |---|---|
+//! | in order, with success | its user detached it: nothing, until it is asked for |
+//! | killed, or with an error that may pass | it waits, and is started again |
+//! | with an error that a person has to mend | it failed: until its file changes, or it is asked for |
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+
+use base::clock::Instant;
+use stack::status::daemon::{FileRefused, KeptStatus};
+use stack::{Error, Failure, Result};
+
+use crate::end::End;
+use crate::file::AttachmentFile;
+use crate::files::FilesSeen;
+use crate::kept::{Kept, State};
+
+/// What is to be done; each names an attachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Look for a process with its name: [`Supervisor::found`] or [`Supervisor::absent`] follows.
+    Seek(String),
+    /// Start a process with this file: [`Supervisor::started`] or [`Supervisor::ended`] follows.
+    Spawn(String, PathBuf),
+    /// Tell its process to write everything dirty back, and to end.
+    Detach(String),
+    /// End its process soon, with what is dirty left in its cache or log.
+    Terminate(String),
+    /// Note for the next daemon that it is not to be started.
+    Hold(String),
+    /// Forget that.
+    Release(String),
+}
+
+/// What other files changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilesChange {
+    /// Names that are new.
+    pub added: Vec<String>,
+    /// Names that are gone.
+    pub removed: Vec<String>,
+    /// Files that say something else now: as they were, and as they are.
+    pub changed: Vec<(AttachmentFile, AttachmentFile)>,
+}
+
+/// All attachments.
+#[derive(Debug, Default)]
+pub struct Supervisor {
+    kept: BTreeMap<String, Kept>,
+    refused: Vec<FileRefused>,
+    actions: VecDeque<Action>,
+    is_stopping: bool,
+    troubles: Vec<(String, End)>,
+}
+
+impl Supervisor {
+    /// The next thing to do.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Supervisor::tick`] has something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.kept.values().filter_map(|kept| kept.state().deadline()).min()
+    }
+
+    /// Whether each attachment serves, or has ended once.
+    pub fn is_settled(&self) -> bool {
+        !self.kept.values().any(|kept| matches!(kept.state(), State::Sought | State::Starting))
+    }
+
+    /// Whether [`Supervisor::stop`] was asked for, and is done.
+    pub fn is_over(&self) -> bool {
+        self.is_stopping && self.kept.is_empty() && self.actions.is_empty()
+    }
+
+    /// Attachments that did not end in order when the daemon stopped.
+    pub fn troubles(&self) -> &[(String, End)] {
+        &self.troubles
+    }
+
+    /// The attachment `name`.
+    pub fn get(&self, name: &str) -> Option<&Kept> {
+        self.kept.get(name)
+    }
+
+    /// All of them, for the status. `seconds` is the time of day at `now`, since 1970.
+    pub fn status(&self, now: Instant, seconds: u64) -> (Vec<KeptStatus>, Vec<FileRefused>) {
+        (self.kept.values().map(|kept| kept.status(now, seconds)).collect(), self.refused.clone())
+    }
+
+    /// A line for the service manager.
+    pub fn summary(&self) -> String {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        self.kept.values().for_each(|kept| *counts.entry(kept.state().as_str()).or_default() += 1);
+        let mut words: Vec<String> = counts.iter().map(|(state, count)| format!("{count} {state}")).collect();
+        if !self.refused.is_empty() {
+            words.push(format!("files with mistakes: {}", self.refused.len()));
+        }
+        if words.is_empty() { "no attachments".to_owned() } else { words.join(", ") }
+    }
+
+    /// Takes the files as they are now. `is_held` tells which attachments were detached before this
+    /// daemon began. One whose file has a mistake now goes on as it is.
+    pub fn take_files(&mut self, seen: FilesSeen, is_held: impl Fn(&str) -> bool, now: Instant) -> FilesChange {
+        let mut change = FilesChange::default();
+        if self.is_stopping {
+            return change;
+        }
+        let is_gone = |name: &&String| !seen.files.iter().any(|file| file.name == **name);
+        let gone: Vec<String> = self.kept.keys().filter(is_gone).cloned().collect();
+        for name in gone {
+            let Some(kept) = self.kept.get_mut(&name).filter(|kept| kept.is_wanted) else { continue };
+            match seen.refused.iter().find(|refused| refused.file == kept.file.path) {
+                Some(refused) => kept.mistake = Some(refused.why.clone()),
+                None => {
+                    self.unwant(&name, now);
+                    change.removed.push(name);
+                }
+            }
+        }
+        for file in seen.files {
+            self.take_file(file, &is_held, now, &mut change);
+        }
+        self.refused = seen.refused;
+        change
+    }
+
+    fn take_file(
+        &mut self,
+        file: AttachmentFile,
+        is_held: &impl Fn(&str) -> bool,
+        now: Instant,
+        change: &mut FilesChange,
+    ) {
+        let name = file.name.clone();
+        let Some(kept) = self.kept.get_mut(&name) else {
+            let is_held = is_held(&name);
+            let mut kept = Kept::new(file, now);
+            kept.is_held = is_held;
+            self.kept.insert(name.clone(), kept);
+            self.actions.push_back(Action::Seek(name.clone()));
+            change.added.push(name);
+            return;
+        };
+        let old = std::mem::replace(&mut kept.file, file);
+        let had_mistake = kept.mistake.take().is_some();
+        if !kept.is_wanted {
+            // It was to be detached, and is to be there again.
+            kept.is_wanted = true;
+            if matches!(kept.state(), State::Staying(_)) {
+                kept.enter(State::Running, now);
+            }
+            change.added.push(name);
+            return;
+        }
+        let is_changed = !old.says_the_same(&kept.file);
+        if kept.state() == State::Failed && (is_changed || had_mistake) {
+            kept.enter(State::Sought, now);
+            self.actions.push_back(Action::Seek(name));
+        }
+        if is_changed {
+            change.changed.push((old, kept.file.clone()));
+        }
+    }
+
+    /// It is to be detached; without a process it is gone at once.
+    fn unwant(&mut self, name: &str, now: Instant) {
+        let Some(kept) = self.kept.get_mut(name) else { return };
+        kept.is_wanted = false;
+        match kept.state() {
+            state if state.is_idle() => self.drop_one(name),
+            State::Starting | State::Running if kept.pid.is_some() => self.detach(name, now),
+            // What it waits for comes first.
+            _ => {}
+        }
+    }
+
+    fn detach(&mut self, name: &str, now: Instant) {
+        if let Some(kept) = self.kept.get_mut(name) {
+            kept.enter(State::Detaching, now);
+            self.actions.push_back(Action::Detach(name.to_owned()));
+        }
+    }
+
+    fn drop_one(&mut self, name: &str) {
+        let was = self.kept.remove(name);
+        // When the daemon stops, what its user detached stays so for the next one.
+        let stays = self.is_stopping && was.is_some_and(|kept| kept.is_held || kept.state() == State::Detached);
+        if !stays {
+            self.actions.push_back(Action::Release(name.to_owned()));
+        }
+    }
+
+    /// A process runs under that name. It answers, or starts still.
+    pub fn found(&mut self, name: &str, pid: u32, does_answer: bool, now: Instant) {
+        let Some(kept) = self.kept.get_mut(name) else { return };
+        kept.note_start();
+        kept.pid = Some(pid);
+        kept.enter(if does_answer { State::Running } else { State::Starting }, now);
+        if !kept.is_wanted {
+            self.detach(name, now);
+        }
+    }
+
+    /// No process runs under that name.
+    pub fn absent(&mut self, name: &str, now: Instant) {
+        let Some(kept) = self.kept.get_mut(name) else { return };
+        if !kept.is_wanted {
+            self.drop_one(name);
+            return;
+        }
+        if kept.is_held {
+            kept.enter(State::Detached, now);
+            return;
+        }
+        if let Some(mistake) = kept.mistake.clone() {
+            kept.enter_because(State::Failed, &mistake, now);
+            return;
+        }
+        kept.note_start();
+        kept.enter(State::Starting, now);
+        self.actions.push_back(Action::Spawn(name.to_owned(), kept.file.path.clone()));
+    }
+
+    /// Its process was started.
+    pub fn started(&mut self, name: &str, pid: u32, now: Instant) {
+        let Some(kept) = self.kept.get_mut(name) else { return };
+        kept.pid = Some(pid);
+        if !kept.is_wanted {
+            self.detach(name, now);
+        }
+    }
+
+    /// Its process answers.
+    pub fn answers(&mut self, name: &str, now: Instant) {
+        if let Some(kept) = self.kept.get_mut(name).filter(|kept| kept.state() == State::Starting) {
+            kept.enter(State::Running, now);
+        }
+    }
+
+    /// Its process ended, or could not be started or looked for.
+    pub fn ended(&mut self, name: &str, end: End, now: Instant) {
+        let Some(kept) = self.kept.get_mut(name) else { return };
+        // Its file came back while it was detached, or somebody wants it again.
+        let begins_again = matches!(kept.state(), State::Detaching | State::Staying(_)) || kept.is_asked_for;
+        if !kept.is_wanted {
+            if self.is_stopping && end != End::Detached {
+                self.troubles.push((name.to_owned(), end));
+            }
+            self.drop_one(name);
+            return;
+        }
+        kept.note_end(end, now);
+        if begins_again {
+            kept.enter(State::Sought, now);
+            self.actions.push_back(Action::Seek(name.to_owned()));
+        } else if kept.state() == State::Detached {
+            self.actions.push_back(Action::Hold(name.to_owned()));
+        }
+    }
+
+    /// It could not detach, and goes on.
+    pub fn stayed(&mut self, name: &str, why: &str, now: Instant) {
+        let Some(kept) = self.kept.get_mut(name).filter(|kept| kept.state() == State::Detaching) else { return };
+        if self.is_stopping {
+            self.actions.push_back(Action::Terminate(name.to_owned()));
+        } else if kept.is_wanted {
+            kept.enter(State::Running, now);
+        } else {
+            let again_at = now + kept.wait();
+            kept.enter_because(State::Staying(again_at), why, now);
+        }
+    }
+
+    /// Its file has settings that count at its next start.
+    pub fn note_needs_start(&mut self, name: &str, keys: &[&'static str]) {
+        if let Some(kept) = self.kept.get_mut(name).filter(|kept| !kept.state().is_idle()) {
+            kept.needs_start.extend(keys);
+        }
+    }
+
+    /// Starts one that waits, has failed, or was detached; one that `is_ending` after its end. Others
+    /// go on.
+    ///
+    /// # Errors
+    /// `NotFound` for a name that is none; `Usage` where its file has a mistake; `InUse` while it
+    /// is being detached.
+    pub fn start(&mut self, name: &str, is_ending: bool, now: Instant) -> Result<()> {
+        let kept = self.known(name)?;
+        match (kept.state(), &kept.mistake) {
+            (State::Detaching | State::Staying(_), _) => {
+                Err(Error::new(Failure::InUse, format!("\"{name}\" is being detached")))
+            }
+            (state, Some(mistake)) if state.is_idle() => {
+                Err(Error::new(Failure::Usage, format!("{mistake}; mend it, and `forebay daemon reload`")))
+            }
+            (state, None) if state.is_idle() => {
+                kept.is_held = false;
+                kept.enter(State::Sought, now);
+                self.actions.push_back(Action::Seek(name.to_owned()));
+                Ok(())
+            }
+            _ => {
+                kept.is_asked_for = is_ending;
+                Ok(())
+            }
+        }
+    }
+
+    /// Keeps one without a process from being started.
+    ///
+    /// # Errors
+    /// `NotFound` for a name that is none; `InUse` for one with a process.
+    pub fn hold(&mut self, name: &str, now: Instant) -> Result<()> {
+        let kept = self.known(name)?;
+        if !kept.state().is_idle() {
+            let state = kept.state().as_str();
+            let message = format!("\"{name}\" is {state}: `forebay detach {name}` once more when it runs");
+            return Err(Error::new(Failure::InUse, message));
+        }
+        kept.enter(State::Detached, now);
+        self.actions.push_back(Action::Hold(name.to_owned()));
+        Ok(())
+    }
+
+    fn known(&mut self, name: &str) -> Result<&mut Kept> {
+        let Some(kept) = self.kept.get_mut(name) else {
+            let is_its = |refused: &&FileRefused| refused.file.file_stem().is_some_and(|stem| stem == name);
+            return Err(match self.refused.iter().find(is_its) {
+                Some(refused) => Error::new(Failure::Usage, refused.why.clone()),
+                None => Error::new(Failure::NotFound, format!("the daemon keeps no attachment \"{name}\"")),
+            });
+        };
+        Ok(kept)
+    }
+
+    /// Detaches all of them. Nothing is started any more.
+    pub fn stop(&mut self, now: Instant) {
+        self.is_stopping = true;
+        let names: Vec<String> = self.kept.keys().cloned().collect();
+        for name in names {
+            match self.kept.get(&name).map(Kept::state) {
+                // It is asked once more, and ended where it still cannot.
+                Some(State::Staying(_)) => {
+                    self.kept.entry(name.clone()).and_modify(|kept| kept.is_wanted = false);
+                    self.detach(&name, now);
+                }
+                _ => self.unwant(&name, now),
+            }
+        }
+    }
+
+    /// Does what is due at `now`.
+    pub fn tick(&mut self, now: Instant) {
+        let is_due = |kept: &&mut Kept| kept.state().deadline().is_some_and(|at| at <= now);
+        for kept in self.kept.values_mut().filter(is_due) {
+            let name = kept.file.name.clone();
+            if let State::Waiting(_) = kept.state() {
+                kept.enter(State::Sought, now);
+                self.actions.push_back(Action::Seek(name));
+            } else {
+                kept.enter(State::Detaching, now);
+                self.actions.push_back(Action::Detach(name));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

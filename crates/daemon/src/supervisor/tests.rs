@@ -1,0 +1,335 @@
+use std::time::Duration;
+
+use super::*;
+use crate::limits::STEADY_TIME;
+
+/// A supervisor with a clock that is turned by hand.
+#[derive(Default)]
+struct Bench {
+    supervisor: Supervisor,
+    now: Instant,
+}
+
+fn file(name: &str, text: &str) -> AttachmentFile {
+    let settings = [("initiator-name", vec![text.to_owned()])].into();
+    AttachmentFile {
+        path: format!("/etc/{name}.toml").into(),
+        name: name.into(),
+        url: "iscsi://h/a/0".into(),
+        settings,
+    }
+}
+
+fn killed() -> End {
+    End::Killed { why: "signal 9 ended its process".into() }
+}
+
+fn failed(code: u8) -> End {
+    End::Failed { code, why: format!("code {code}") }
+}
+
+impl Bench {
+    /// With attachments that are looked for.
+    fn with(names: &[&str]) -> Self {
+        let mut bench = Self::default();
+        bench.files(names, &[]);
+        bench
+    }
+
+    /// With one that runs as process 7.
+    fn running(name: &str) -> Self {
+        let mut bench = Self::with(&[name]);
+        bench.actions();
+        bench.supervisor.found(name, 7, true, bench.now);
+        bench
+    }
+
+    fn files(&mut self, names: &[&str], wrong: &[&str]) -> FilesChange {
+        self.take(names.iter().map(|name| file(name, "a")).collect(), wrong)
+    }
+
+    fn take(&mut self, files: Vec<AttachmentFile>, wrong: &[&str]) -> FilesChange {
+        let refused = |name: &&str| FileRefused { file: format!("/etc/{name}.toml").into(), why: "line 3".into() };
+        let seen = FilesSeen { files, refused: wrong.iter().map(refused).collect() };
+        self.supervisor.take_files(seen, |name| name == "held", self.now)
+    }
+
+    fn actions(&mut self) -> Vec<Action> {
+        std::iter::from_fn(|| self.supervisor.next_action()).collect()
+    }
+
+    fn ended(&mut self, name: &str, end: End) {
+        self.supervisor.ended(name, end, self.now);
+    }
+
+    fn turn(&mut self, time: Duration) {
+        self.now = self.now + time;
+        self.supervisor.tick(self.now);
+    }
+
+    /// What the status says of it.
+    fn status(&self, name: &str) -> Option<KeptStatus> {
+        self.supervisor.get(name).map(|kept| kept.status(self.now, 1000))
+    }
+
+    fn state(&self, name: &str) -> &'static str {
+        self.supervisor.get(name).map_or("none", |kept| kept.state().as_str())
+    }
+
+    /// The seconds until it is started again, after which it is started.
+    fn wait_for_start(&mut self, name: &str) -> u64 {
+        assert_eq!((self.state(name), self.actions()), ("waiting", vec![]));
+        let wait = self.supervisor.deadline().unwrap().since(self.now);
+        self.turn(wait - Duration::from_nanos(1));
+        assert_eq!(self.actions(), []);
+        self.turn(Duration::from_nanos(1));
+        assert_eq!(self.actions(), [seek(name)]);
+        self.supervisor.absent(name, self.now);
+        assert_eq!(self.actions(), [spawn(name)]);
+        self.supervisor.started(name, 8, self.now);
+        wait.as_secs()
+    }
+}
+
+fn seek(name: &str) -> Action {
+    Action::Seek(name.to_owned())
+}
+
+fn spawn(name: &str) -> Action {
+    Action::Spawn(name.to_owned(), format!("/etc/{name}.toml").into())
+}
+
+fn detach(name: &str) -> Action {
+    Action::Detach(name.to_owned())
+}
+
+fn hold(name: &str) -> Action {
+    Action::Hold(name.to_owned())
+}
+
+fn release(name: &str) -> Action {
+    Action::Release(name.to_owned())
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn what_runs_is_adopted_and_what_does_not_is_started() {
+    let mut bench = Bench::with(&["a", "b"]);
+    assert_eq!(bench.actions(), [seek("a"), seek("b")]);
+    assert!(!bench.supervisor.is_settled());
+    bench.supervisor.found("a", 7, true, bench.now);
+    bench.supervisor.absent("b", bench.now);
+    assert_eq!(bench.actions(), [spawn("b")]);
+    bench.supervisor.started("b", 8, bench.now);
+    assert_eq!((bench.state("a"), bench.state("b")), ("running", "starting"));
+    bench.turn(3 * SECOND);
+    bench.supervisor.answers("b", bench.now);
+    assert!(bench.supervisor.is_settled());
+    let status = bench.status("b").unwrap();
+    assert_eq!((status.state.as_str(), status.pid, status.restarts, status.since), ("running", Some(8), 0, 1000));
+    assert_eq!(bench.status("a").unwrap().since, 997);
+    assert_eq!(bench.supervisor.summary(), "2 running");
+}
+
+#[test]
+fn what_was_killed_is_started_again_later_and_later_and_soon_after_it_ran_for_a_while() {
+    let mut bench = Bench::running("a");
+    bench.ended("a", killed());
+    let status = bench.status("a").unwrap();
+    assert_eq!((status.wait_ms, status.pid, status.why.unwrap().contains("signal 9")), (Some(1000), None, true));
+    assert_eq!(bench.wait_for_start("a"), 1);
+    bench.ended("a", failed(3));
+    assert_eq!(bench.wait_for_start("a"), 2);
+    bench.supervisor.answers("a", bench.now);
+    bench.turn(STEADY_TIME - SECOND);
+    bench.ended("a", killed());
+    assert_eq!(bench.wait_for_start("a"), 4);
+    bench.supervisor.answers("a", bench.now);
+    bench.turn(STEADY_TIME);
+    bench.ended("a", killed());
+    assert_eq!(bench.wait_for_start("a"), 1);
+    let status = bench.status("a").unwrap();
+    assert_eq!((status.restarts, status.pid, status.exit_code), (4, Some(8), None));
+}
+
+#[test]
+fn what_its_user_detached_is_left_until_somebody_asks_for_it() {
+    let mut bench = Bench::running("a");
+    bench.ended("a", End::Detached);
+    assert_eq!((bench.state("a"), bench.actions()), ("detached", vec![hold("a")]));
+    bench.turn(1000 * SECOND);
+    bench.take(vec![file("a", "another")], &[]);
+    assert_eq!((bench.state("a"), bench.actions()), ("detached", vec![]));
+    bench.supervisor.start("a", false, bench.now).unwrap();
+    assert_eq!(bench.actions(), [seek("a")]);
+    // Twice is once.
+    bench.supervisor.start("a", false, bench.now).unwrap();
+    assert_eq!(bench.actions(), []);
+    // It is asked for while it ends.
+    bench.supervisor.found("a", 8, true, bench.now);
+    bench.supervisor.start("a", true, bench.now).unwrap();
+    bench.ended("a", End::Detached);
+    assert_eq!((bench.state("a"), bench.actions()), ("starting", vec![seek("a")]));
+    bench.supervisor.found("a", 9, true, bench.now);
+    bench.ended("a", End::Detached);
+    assert_eq!(bench.state("a"), "detached");
+    let mut bench = Bench::with(&["held"]);
+    assert_eq!(bench.actions(), [seek("held")]);
+    bench.supervisor.absent("held", bench.now);
+    assert_eq!((bench.state("held"), bench.actions()), ("detached", vec![]));
+    bench.supervisor.start("held", false, bench.now).unwrap();
+    bench.supervisor.absent("held", bench.now);
+    assert_eq!(bench.actions(), [seek("held"), spawn("held")]);
+    // Somebody attached it by hand.
+    let mut bench = Bench::with(&["held"]);
+    bench.supervisor.found("held", 7, true, bench.now);
+    bench.ended("held", killed());
+    assert_eq!(bench.state("held"), "waiting");
+    assert_eq!(bench.supervisor.start("none", false, bench.now).unwrap_err().failure(), Failure::NotFound);
+}
+
+#[test]
+fn what_a_person_has_to_mend_is_not_tried_again_until_its_file_changes_or_it_is_asked_for() {
+    let mut bench = Bench::running("a");
+    for code in [2, 4, 7, 9] {
+        bench.ended("a", failed(code));
+        assert_eq!((bench.state("a"), bench.actions()), ("failed", vec![]), "{code}");
+        assert_eq!(bench.status("a").unwrap().exit_code, Some(code));
+        bench.turn(1000 * SECOND);
+        bench.files(&["a"], &[]);
+        assert_eq!(bench.actions(), [], "its file is the same");
+        bench.supervisor.start("a", false, bench.now).unwrap();
+        assert_eq!(bench.actions(), [seek("a")]);
+        bench.supervisor.absent("a", bench.now);
+        bench.actions();
+        bench.supervisor.started("a", 8, bench.now);
+    }
+    bench.ended("a", failed(9));
+    bench.take(vec![file("a", "another")], &[]);
+    assert_eq!(bench.actions(), [seek("a")]);
+}
+
+#[test]
+fn a_wait_can_be_ended_by_whom_it_waits_for_and_by_who_does_not_want_it() {
+    let mut bench = Bench::running("a");
+    assert_eq!(bench.supervisor.hold("a", bench.now).unwrap_err().failure(), Failure::InUse);
+    bench.ended("a", failed(3));
+    bench.supervisor.start("a", false, bench.now).unwrap();
+    assert_eq!((bench.actions(), bench.supervisor.deadline()), (vec![seek("a")], None));
+    bench.ended("a", failed(3));
+    bench.supervisor.hold("a", bench.now).unwrap();
+    assert_eq!((bench.state("a"), bench.actions(), bench.supervisor.deadline()), ("detached", vec![hold("a")], None));
+}
+
+#[test]
+fn a_file_that_is_gone_detaches_its_attachment_and_no_other() {
+    let mut bench = Bench::with(&["a", "b", "c", "d"]);
+    bench.actions();
+    bench.supervisor.found("a", 7, true, bench.now);
+    bench.supervisor.found("b", 8, true, bench.now);
+    bench.ended("c", failed(3));
+    let change = bench.files(&["b"], &[]);
+    assert_eq!(change, FilesChange { removed: ["a", "c", "d"].map(str::to_owned).to_vec(), ..FilesChange::default() });
+    assert_eq!(bench.actions(), [detach("a"), release("c")]);
+    assert_eq!((bench.state("a"), bench.state("b"), bench.state("c")), ("detaching", "running", "none"));
+    // It was being looked for.
+    bench.supervisor.found("d", 9, false, bench.now);
+    assert_eq!(bench.actions(), [detach("d")]);
+    bench.ended("d", End::Detached);
+    // Its target is away.
+    bench.supervisor.stayed("a", "it is away", bench.now);
+    assert_eq!(bench.status("a").unwrap().wait_ms, Some(1000));
+    assert_eq!(bench.supervisor.start("a", false, bench.now).unwrap_err().failure(), Failure::InUse);
+    assert_eq!(bench.actions(), [release("d")]);
+    bench.turn(SECOND);
+    assert_eq!(bench.actions(), [detach("a")]);
+    bench.ended("a", failed(3));
+    assert_eq!((bench.state("a"), bench.actions()), ("none", vec![release("a")]));
+}
+
+#[test]
+fn a_file_that_comes_back_while_its_attachment_is_detached_starts_it_again() {
+    let mut bench = Bench::running("a");
+    bench.files(&[], &[]);
+    assert_eq!(bench.files(&["a"], &[]).added, ["a"]);
+    assert_eq!((bench.state("a"), bench.actions()), ("detaching", vec![detach("a")]));
+    bench.ended("a", End::Detached);
+    assert_eq!((bench.state("a"), bench.actions()), ("starting", vec![seek("a")]));
+    bench.supervisor.found("a", 8, true, bench.now);
+    bench.files(&[], &[]);
+    bench.supervisor.stayed("a", "it is away", bench.now);
+    bench.files(&["a"], &[]);
+    assert_eq!((bench.state("a"), bench.supervisor.deadline()), ("running", None));
+}
+
+#[test]
+fn a_mistake_in_the_file_of_one_that_runs_disturbs_nothing_and_keeps_it_from_another_start() {
+    let mut bench = Bench::running("a");
+    assert_eq!(bench.files(&[], &["a"]), FilesChange::default());
+    assert_eq!((bench.state("a"), bench.actions()), ("running", vec![]));
+    bench.ended("a", killed());
+    let status = bench.status("a").unwrap();
+    assert_eq!((status.state.as_str(), status.why.as_deref()), ("failed", Some("line 3")));
+    assert_eq!(bench.supervisor.start("a", false, bench.now).unwrap_err().failure(), Failure::Usage);
+    // It is mended, and says what it said before.
+    bench.files(&["a"], &[]);
+    assert_eq!((bench.state("a"), bench.actions()), ("starting", vec![seek("a")]));
+    // Between the two.
+    bench.files(&[], &["a"]);
+    bench.supervisor.absent("a", bench.now);
+    assert_eq!((bench.state("a"), bench.actions()), ("failed", vec![]));
+    assert_eq!(bench.supervisor.summary(), "1 failed, files with mistakes: 1");
+}
+
+#[test]
+fn a_file_that_says_something_else_is_told_with_what_it_said() {
+    let mut bench = Bench::running("a");
+    let change = bench.take(vec![file("a", "b")], &[]);
+    assert_eq!(change.changed, [(file("a", "a"), file("a", "b"))]);
+    bench.supervisor.note_needs_start("a", &["initiator-name"]);
+    assert_eq!(bench.status("a").unwrap().needs_start, ["initiator-name"]);
+    assert_eq!(bench.take(vec![file("a", "b")], &[]), FilesChange::default());
+    bench.ended("a", killed());
+    bench.wait_for_start("a");
+    assert_eq!(bench.status("a").unwrap().needs_start, Vec::<String>::new());
+}
+
+#[test]
+fn a_stop_detaches_what_has_a_process_and_starts_nothing_more() {
+    let mut bench = Bench::with(&["a", "b", "c", "d", "e", "f"]);
+    bench.actions();
+    for name in ["a", "b", "f"] {
+        bench.supervisor.found(name, 7, true, bench.now);
+    }
+    bench.supervisor.absent("c", bench.now);
+    bench.ended("d", failed(3));
+    bench.ended("f", End::Detached);
+    bench.actions();
+    bench.supervisor.stop(bench.now);
+    // That f was detached by its user holds for the next daemon as well.
+    assert_eq!(bench.actions(), [detach("a"), detach("b"), release("d")]);
+    bench.supervisor.started("c", 9, bench.now);
+    bench.supervisor.absent("e", bench.now);
+    assert_eq!(bench.actions(), [detach("c"), release("e")]);
+    bench.supervisor.stayed("b", "it is away", bench.now);
+    assert_eq!(bench.actions(), [Action::Terminate("b".into())]);
+    bench.ended("a", End::Detached);
+    bench.ended("c", End::Detached);
+    assert_eq!(bench.files(&["a", "g"], &[]), FilesChange::default());
+    assert!(!bench.supervisor.is_over());
+    bench.ended("b", failed(3));
+    assert_eq!(bench.actions(), [release("a"), release("c"), release("b")]);
+    assert!(bench.supervisor.is_over());
+    assert_eq!(bench.supervisor.troubles(), [("b".to_owned(), failed(3))]);
+}
+
+#[test]
+fn one_that_cannot_detach_for_long_is_asked_once_more_when_the_daemon_stops() {
+    let mut bench = Bench::running("a");
+    bench.files(&[], &[]);
+    bench.supervisor.stayed("a", "it is away", bench.now);
+    bench.actions();
+    bench.supervisor.stop(bench.now);
+    assert_eq!(bench.actions(), [detach("a")]);
+}

@@ -145,57 +145,6 @@ fn a_session_hears_whether_its_target_recorded_everything_or_knows_nothing() {
     }
 }
 
-/// The target has the mark, perhaps, and does not say what is recorded in it: no other path vouches for that. One with
-/// another token it does not have, nor one that was made anew (sequence 0) by the path that came first.
-#[test]
-fn changes_that_are_not_reported_count_as_recorded_everywhere() {
-    let mark = Mark { id: ID, token: 5, sequence: 7, slot: 0, is_held_here: false, is_held_elsewhere: true };
-    let whole = ByteRange { offset: 0, length: MIB };
-    let failing: fn(u8) -> bool = |action| action == action_in::REPORT_CHANGES;
-    let all: fn(u8) -> bool = |_| true;
-    for (is_failing, mark, is_recorded) in [
-        (failing, mark, true),
-        (all, mark, true),
-        (failing, Mark { token: 6, ..mark }, false),
-        (failing, Mark { sequence: 0, ..mark }, false),
-    ] {
-        let mut world = World::new(7);
-        let target = Scripted::new(&world);
-        let support = Support { marks_max: 16, range_bytes: MIB as u32 };
-        target.tell(move |disk, cdb| match *cdb {
-            Cdb::Inquiry { is_vpd: true, page: vpd::page::SUPPORTED_PAGES, .. } => {
-                Reaction::Answer(Reply::data(vpd::emit_supported_pages(&[0, vpd::page::CHANGE_MARKS])))
-            }
-            Cdb::Inquiry { is_vpd: true, page: vpd::page::CHANGE_MARKS, .. } => {
-                Reaction::Answer(Reply::data(support.emit()))
-            }
-            Cdb::ChangeMarkIn { service_action, .. } if is_failing(service_action) => {
-                Reaction::Answer(Reply::sense(Sense::UNRECOVERED_READ_ERROR))
-            }
-            Cdb::ChangeMarkIn { .. } => Reaction::Answer(Reply::data(emit_marks(&[mark]))),
-            Cdb::ChangeMarkOut { .. } => Reaction::Answer(Reply::data(Vec::new())),
-            Cdb::Read(_) if disk.session_count == 1 => Reaction::Leave,
-            _ => Reaction::Proper,
-        });
-        let (lun, driver) = world.run(initiator::connect(world.options(), Arc::new(target.clone()))).unwrap();
-        world.executor.spawn(driver);
-        call!(world, lun, take_mark(ID, 5)).unwrap();
-        let heard = Arc::<Mutex<Vec<ReportedChanges>>>::default();
-        let hearing = Arc::clone(&heard);
-        lun.set_guard(ChangeGuard::new(Arc::new(OnceLock::new()), move |changes| {
-            hearing.lock().unwrap().push(changes);
-            Box::pin(async { Ok(Vec::new()) })
-        }));
-        read(&mut world, &lun, 0);
-        assert_eq!(lun.status().session_count, 2);
-        let expected = match is_recorded {
-            true => ReportedChanges { recorded: vec![whole], unknown: None },
-            false => ReportedChanges { recorded: Vec::new(), unknown: Some(whole) },
-        };
-        assert_eq!(*heard.lock().unwrap(), [expected], "{mark:?}");
-    }
-}
-
 /// What a session before it heard is over: it would take newer writes of this host for those of others.
 #[test]
 fn a_session_that_hears_of_no_changes_keeps_what_was_written_since_the_last_ones() {

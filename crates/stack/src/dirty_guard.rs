@@ -263,10 +263,13 @@ mod tests {
         let path = Arc::downgrade(&remotes.member_luns()[0].luns[0]);
         let recorded = vec![ByteRange { offset: MIB, length: MIB }];
         let whole = Some(ByteRange { offset: 0, length: 16 * MIB });
-        let heard = ReportedChanges { recorded: recorded.clone(), unknown: whole };
+        let heard = ReportedChanges { recorded: recorded.clone(), unknown: whole, untold: None };
         let others = [Weak::new(), path];
         assert_eq!(without_own(heard.clone(), &others[..1]).await, heard);
-        assert_eq!(without_own(heard.clone(), &others).await, ReportedChanges { recorded, unknown: None });
+        assert_eq!(
+            without_own(heard.clone(), &others).await,
+            ReportedChanges { recorded, unknown: None, untold: None }
+        );
         lun.fails.store(true, Ordering::Relaxed);
         assert_eq!(without_own(heard.clone(), &others).await, heard, "an error is no answer");
         remotes.close().await.unwrap();

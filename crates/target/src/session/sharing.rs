@@ -55,7 +55,8 @@ impl Sharing {
     }
 
     /// Removes the commands whose data may be requested now, and returns them; aborted commands leave the gate. Of
-    /// those whose unit has gone the data may be requested, too: they are refused when it has come, as if they came now.
+    /// those whose unit has gone the data may be requested, too: they are refused when it has come, as if they came
+    /// now.
     pub(super) fn poll_free(&mut self, protocol: &protocol::Session, context: &mut Context<'_>) -> Vec<TaskId> {
         let mut free = Vec::new();
         self.held.retain_mut(|held| {

@@ -283,6 +283,7 @@ impl Managements {
             deadline: nexus.now + ABORT_DATA_TIMEOUT,
             is_begun: false,
             waits_for: Vec::new(),
+            carried_out: None,
             outcome: None,
             fences: None,
         };
@@ -295,6 +296,13 @@ impl Managements {
     /// Notes that the driver carries a function out: from now on the tasks that it covers are not answered any more.
     pub(super) fn carry_out(&mut self, id: TaskManagementId, set: &mut TaskSet) {
         let Some(pending) = self.pending.iter_mut().find(|pending| pending.id == id) else { return };
+        if pending.carried_out.is_none() {
+            let has_ended = pending.task.is_some_and(|task| !set.has(task));
+            pending.carried_out = Some(match has_ended {
+                true => TaskManagementOutcome::TaskDoesNotExist,
+                false => TaskManagementOutcome::FunctionComplete,
+            });
+        }
         for id in std::mem::take(&mut pending.covered) {
             if set.task(id).is_some_and(|task| task.is_started) {
                 pending.waits_for.push(id);
@@ -348,9 +356,10 @@ impl Managements {
                 continue;
             }
             let pending = self.pending.remove(index);
-            if let Some(outcome) = pending.outcome {
+            if let Some(mut outcome) = pending.outcome {
                 if outcome == TaskManagementOutcome::FunctionComplete {
                     forget_unclaimed(pending.function, pending.lun, set, nexus);
+                    outcome = pending.carried_out.unwrap_or(outcome);
                 }
                 let numbers = set.command_numbers();
                 nexus.send_management_response(pending.link, pending.initiator_task_tag, outcome, numbers);

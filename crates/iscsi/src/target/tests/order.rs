@@ -258,6 +258,31 @@ fn an_abort_that_is_refused_leaves_its_task_to_be_answered() {
     assert!(matches!(peer.receive_bhs()[..], [Bhs::DataIn(_)]));
 }
 
+/// RFC 7143 11.6.1: what was answered is not said to be aborted.
+#[test]
+fn an_abort_of_what_was_answered_meanwhile_says_that_there_is_no_such_task() {
+    for is_answered in [true, false] {
+        let mut peer = Peer::logged_in(parameters(), &[]);
+        peer.read(0x10, 512);
+        let command = peer.started();
+        peer.task_management(0x40, TaskManagementFunction::AbortTask, Some((0x10, Serial32(100))));
+        let Some(Event::TaskManagement(request)) = peer.events.pop() else { panic!("the driver is told") };
+        if is_answered {
+            peer.complete(command.task, good(&pattern(512)));
+            assert!(matches!(peer.receive_bhs()[..], [Bhs::DataIn(_)]));
+        }
+        peer.target.session().handle_carrying_out(peer.now, request.id);
+        peer.complete(command.task, good(&pattern(512)));
+        peer.target.handle_task_management(peer.now, request.id, TaskManagementOutcome::FunctionComplete);
+        let expected = match is_answered {
+            true => TaskManagementOutcome::TaskDoesNotExist,
+            false => TaskManagementOutcome::FunctionComplete,
+        };
+        let responses = peer.receive_bhs();
+        assert_eq!((responses.len(), outcome_of(&responses[0])), (1, expected));
+    }
+}
+
 /// A command for which the driver has no room yet does not keep the function waiting that may abort it.
 #[test]
 fn a_command_that_is_taken_back_begins_again_only_if_the_function_is_refused() {

@@ -15,15 +15,12 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use self::notes::{Records, Subject};
+use self::notes::{ROOM_BYTES, Records, Subject};
 
 mod notes;
 
 /// Extension of their names.
 pub(crate) const EXTENSION: &str = "json";
-
-/// Bytes of the room for a record: a block of most file systems.
-const ROOM_BYTES: usize = 4096;
 
 /// The bytes of a record; `None` where there is none. Of a damaged one, all that is there.
 ///

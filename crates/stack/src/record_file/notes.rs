@@ -15,7 +15,8 @@ use base::checksum::crc32c;
 use serde::de::IgnoredAny;
 use serde_json::Deserializer;
 
-use super::ROOM_BYTES;
+/// Bytes of the room for a record: a block of most file systems.
+pub(super) const ROOM_BYTES: usize = 4096;
 
 /// Bytes by which each of two notes may be longer than the first record: there the tokens of a store are fewer, and a
 /// mark may have no candidate.

@@ -188,8 +188,8 @@ fn changes_that_are_not_reported_count_as_recorded_everywhere() {
             assert_eq!(at.heard().len(), 2, "{reply:?}");
         }
     }
-    // It knows no such mark, or has one that another path has made anew (sequence 0), and needs not be asked what it has
-    // recorded.
+    // It knows no such mark, or has one that another path has made anew (sequence 0), and needs not be asked what it
+    // has recorded.
     for mark in [Mark { token: 6, ..MARK }, Mark { sequence: 0, ..MARK }] {
         let mut at = Marked::new(mark);
         at.lose_session(QUESTIONS[2], Reply::sense(Sense::UNRECOVERED_READ_ERROR));

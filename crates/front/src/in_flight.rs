@@ -15,8 +15,8 @@ const LOOKS_MAX: usize = 2;
 /// A set of futures under way. It wakes its owner when one of them can go on.
 ///
 /// `FuturesUnordered` wakes the task that polls it whenever it has polled all it holds and none has ended, so that
-/// other tasks come between. Where one request is under way that is a second run of the whole task for each request. Here it
-/// is one more look at an empty queue.
+/// other tasks come between. Where one request is under way that is a second run of the whole task for each request.
+/// Here it is one more look at an empty queue.
 pub(crate) struct InFlight<F> {
     futures: FuturesUnordered<F>,
     relay: Arc<Relay>,

@@ -32,6 +32,7 @@ use crate::ending_time::EndingTime;
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::freshness::note_writable_opening;
+use crate::fronts::MOUNTABLE;
 use crate::limits::MOUNT_CACHE_BYTES;
 use crate::login::attachment_isid;
 use crate::newest_data;
@@ -295,8 +296,8 @@ fn check_there(source: &str, paths: &Paths) -> Result<()> {
     let is_running = check_name(source).is_ok() && paths.control_socket(source).exists();
     let message = match is_running {
         true => format!(
-            "\"{source}\" is the name of what runs here: {takes}; of an attachment that is the file of --as fuse:PATH, \
-             or the disk of --as nbd:/dev/nbdN, as `forebay status {source}` names it"
+            "\"{source}\" is the name of what runs here: {takes}; of an attachment that is {MOUNTABLE}, as \
+             `forebay status {source}` names it"
         ),
         false => format!("{source} does not exist: {takes}"),
     };

@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 use stack::control::{Request, call};
+use stack::fronts;
 use stack::paths::{Paths, check_name};
-use stack::settings::table::Setting;
+use stack::settings::setting::Setting;
 use stack::settings::{Settings, find};
-use stack::status::{self, FrontInUse, Left, Report, Shown};
+use stack::status::{self, Left, Report, Shown};
 use stack::{Error, Failure, Result};
 
 use super::keeping;
@@ -31,6 +32,7 @@ async fn end(arguments: &Detach) -> Result<()> {
     let left: Left = status::read(&call_with_progress(&arguments.name, &request).await?)?;
     let name = &arguments.name;
     if !left.in_use.is_empty() {
+        let in_words = |used| plain(&fronts::in_words(used)).into_owned();
         let uses: Vec<String> = left.in_use.iter().map(in_words).collect();
         eprintln!(
             "{name}: it was still in use: {}; requests there fail from now on, and what was not written to it yet is \
@@ -50,21 +52,6 @@ async fn end(arguments: &Detach) -> Result<()> {
         Some(bytes) => format!("{name}: detached; {bytes} bytes stay dirty in its cache or write log"),
     });
     Ok(())
-}
-
-/// Who still used a front.
-fn in_words(used: &FrontInUse) -> String {
-    let FrontInUse { kind, place, users } = used;
-    let place = plain(place);
-    match (kind.as_str(), users) {
-        ("fuse", 1) => format!("{place} was open"),
-        ("fuse", _) => format!("{place} was open {users} times"),
-        ("nbd", _) if place.starts_with("/dev/") => format!("the disk {place} was mounted, or part of another"),
-        ("nbd", 1) => format!("1 NBD client at {place}"),
-        ("nbd", _) => format!("{users} NBD clients at {place}"),
-        (_, 1) => format!("1 client of {kind}:{place}"),
-        _ => format!("{users} clients of {kind}:{place}"),
-    }
 }
 
 /// `forebay clean`.

@@ -527,7 +527,7 @@ mod tests {
     fn a_front_has_the_families_of_its_kind_and_those_of_others_are_left_out() {
         let mut status = attachment(json!(null), None);
         if let ProcessStatus::Attachment(status) = &mut status {
-            status.fronts.counters.nbd = Some(front::NbdCounters::default());
+            status.fronts.counters.add("nbd", front::NbdCounters::default());
         }
         let samples = parsed(status);
         let of = |prefix: &str| samples.iter().filter(|sample| sample.metric.starts_with(prefix)).count();

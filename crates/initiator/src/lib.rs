@@ -42,7 +42,7 @@
 //! | `back_off` | how long to wait before the next session |
 //! | `growth` | how a session comes to the connections it is to have |
 //! | `connector` | [`Connector`]: where streams come from |
-//! | `taken_marks`, `told_changes` | the change marks that are held; changes by others, published as events |
+//! | `taken_marks`, `changed_ranges` | the change marks that are held; changes by others, published as events |
 //! | `shared`, `alarm`, `log_limit` | what device and driver share; a deadline that wakes the driver; log lines that do not repeat |
 //! | `options`, `status`, `error`, `limits` | what their names say |
 //!
@@ -57,6 +57,7 @@ mod alarm;
 mod back_off;
 mod change_guard;
 mod change_marks;
+mod changed_ranges;
 mod compare_and_write;
 mod connector;
 mod content;
@@ -80,7 +81,6 @@ mod shared;
 mod sharing;
 mod status;
 mod taken_marks;
-mod told_changes;
 mod under_way;
 mod unit;
 mod verdict;

@@ -92,7 +92,7 @@ enum Line<R, A> {
 type Said = Line<Option<Report>, Answer>;
 
 /// A line as a caller reads it.
-type Heard = Line<Value, Value>;
+type Received = Line<Value, Value>;
 
 /// An error on the wire.
 #[derive(Debug, Serialize, Deserialize)]
@@ -285,7 +285,7 @@ async fn answer_caller(mut stream: UnixStream, line: String, handler: Rc<impl Ha
     // A caller that disconnects stops a cleaning that it asked for. A change of the process, or its
     // end, is never left half done.
     let ends_with_caller = matches!(request, Ok(Request::Clean));
-    let mut is_heard = true;
+    let mut is_listening = true;
     let answer = async { handler.handle(request?, progress).await };
     tokio::pin!(answer);
     let mut signs = tokio::time::interval(CONTROL_SIGN_OF_LIFE_INTERVAL);
@@ -298,16 +298,16 @@ async fn answer_caller(mut stream: UnixStream, line: String, handler: Rc<impl Ha
             result = &mut answer => break result,
             _ = signs.tick() => None,
         };
-        if is_heard && write_line(&mut stream, &Said::Progress(report)).await.is_err() {
+        if is_listening && write_line(&mut stream, &Said::Progress(report)).await.is_err() {
             if ends_with_caller {
                 return;
             }
-            is_heard = false;
+            is_listening = false;
         }
     };
     // Reports that were sent together with the answer.
     while let Ok(report) = reports.try_recv() {
-        if !is_heard || write_line(&mut stream, &Said::Progress(Some(report))).await.is_err() {
+        if !is_listening || write_line(&mut stream, &Said::Progress(Some(report))).await.is_err() {
             return;
         }
     }
@@ -472,7 +472,7 @@ async fn call_over(
         let mut line = String::new();
         let mut bounded = (&mut reader).take(CONTROL_LINE_BYTES_MAX);
         tokio::select! {
-            heard = bounded.read_line(&mut line) => heard.map_err(|error| lost(&error))?,
+            received = bounded.read_line(&mut line) => received.map_err(|error| lost(&error))?,
             () = standstill(pid, silence_max) => return Err(silent(name, pid, silence_max)),
         };
         if line.is_empty() {
@@ -481,11 +481,11 @@ async fn call_over(
         match serde_json::from_str(&line).map_err(|error| hung_up(&error))? {
             // Without a report it is a sign of life, like a report that only a newer caller could
             // read.
-            Heard::Progress(said) => {
+            Received::Progress(said) => {
                 Option::<Report>::deserialize(said).ok().flatten().iter().for_each(&mut on_progress)
             }
-            Heard::Ok(answer) => return Ok(*answer),
-            Heard::Error(refusal) => return Err(NoAnswer::Other(refusal.into())),
+            Received::Ok(answer) => return Ok(*answer),
+            Received::Error(refusal) => return Err(NoAnswer::Other(refusal.into())),
         }
     }
 }
@@ -575,11 +575,11 @@ mod tests {
     async fn who_asks_what_ends_meanwhile_is_told_what_is_known() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk.sock");
-        for is_heard in [false, true] {
+        for is_listening in [false, true] {
             let listener = UnixListener::bind(&path).unwrap();
             let end = async {
                 let (mut stream, _) = listener.accept().await.unwrap();
-                if is_heard {
+                if is_listening {
                     BufReader::new(&mut stream).read_line(&mut String::new()).await.unwrap();
                 }
             };

@@ -63,7 +63,7 @@ pub(crate) mod token;
 use clearing::{Clearing, Taken};
 pub(crate) use clearing::{Invalidate, clear_pauses};
 use report::{everything, report_of};
-use silence::{Asked, ask_until_told, is_silence, is_without_mark, told};
+use silence::{Asked, answered, ask_until_answered, is_silence, is_without_mark};
 use token::draw_token;
 pub use token::draw_tokens;
 
@@ -130,8 +130,8 @@ pub(crate) async fn assess(
         caches.check_is_last(place)?;
     }
     let is_other_copy = caches.last_of_other_copy(place)?.is_some();
-    let asked = ask_until_told(|| assess_last(remotes, caches, store, place, promise)).await;
-    let mut assessed = told(asked).map_err(|error| error.context(format!("the {} {place}", store.as_str())))?;
+    let asked = ask_until_answered(|| assess_last(remotes, caches, store, place, promise)).await;
+    let mut assessed = answered(asked).map_err(|error| error.context(format!("the {} {place}", store.as_str())))?;
     if is_other_copy {
         assessed.take_cold("it is another copy than this host's list says, and is taken as it is");
     } else if caches.find(place)?.is_some_and(|record| record.is_cut) {
@@ -234,7 +234,7 @@ impl Assessed {
         caches: &Caches,
         record: Option<Record>,
     ) -> std::result::Result<(), Asked> {
-        let (mut is_told, mut is_owing, mut are_all_known, mut reports_all) = (true, false, true, true);
+        let (mut is_reported, mut is_owing, mut are_all_known, mut reports_all) = (true, false, true, true);
         let remembered: Vec<Option<MarkRecord>> = self.luns.iter().map(|lun| lun.mark.clone()).collect();
         for (member, lun) in member_luns.iter().zip(&mut self.luns) {
             let (found, is_known) = member.find(lun.mark.as_ref()).await.map_err(Asked::There)?;
@@ -243,7 +243,7 @@ impl Assessed {
                 Some(stage) => stage,
                 None => MarkStage::New,
             };
-            is_told &= stage == MarkStage::Cleared;
+            is_reported &= stage == MarkStage::Cleared;
             are_all_known &= is_known && stage != MarkStage::New;
             reports_all &= is_known && matches!(stage, MarkStage::Cleared | MarkStage::TokenOwed);
             is_owing |= is_known && stage == MarkStage::Owing;
@@ -275,7 +275,7 @@ impl Assessed {
         // From now on only the new tokens are accepted: an older copy of the target's marks is
         // recognised.
         self.remember(caches, record.as_ref(), &remembered).map_err(Asked::Here)?;
-        if !is_told && (reports_all || self.is_shared && are_all_known) {
+        if !is_reported && (reports_all || self.is_shared && are_all_known) {
             self.owed = Some(if reports_all {
                 "its mark did not get its last token when it was used last"
             } else {
@@ -284,7 +284,7 @@ impl Assessed {
             self.note_changes(changed);
             return Ok(());
         }
-        if !is_told {
+        if !is_reported {
             self.why = match self.is_new {
                 false if is_owing && self.is_shared => NO_ORDERLY_END.to_owned(),
                 false if is_owing => {
@@ -382,9 +382,9 @@ impl Assessed {
     /// Whether clean lines of a store of a shared LUN may stay: the target reports what was
     /// changed, and registers the rest. Until then nothing is called back.
     pub(crate) fn keeps_shared(&self) -> bool {
-        let is_told = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
+        let is_reported = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
         self.is_shared
-            && is_told
+            && is_reported
             && self.owed.is_none()
             && self.taken.iter().flat_map(|taken| &taken.member.luns).all(|lun| lun.registers_copies())
     }
@@ -436,8 +436,8 @@ impl Assessed {
         let marks = self.luns.iter().filter_map(|lun| lun.mark.as_ref());
         marks.filter(|mark| mark.stage() != MarkStage::Cleared).try_for_each(|mark| caches.note_forgotten(mark))?;
         let mut held = HeldMarks::new(caches, &self.place, is_shared);
-        let is_told = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
-        let mut clearing = Clearing { store, is_overwritten: is_overwritten || !is_told, invalidated: Vec::new() };
+        let is_reported = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
+        let mut clearing = Clearing { store, is_overwritten: is_overwritten || !is_reported, invalidated: Vec::new() };
         if let Err(error) = self.settle(taken, (&mut clearing, &mut held), &mut keeps_any).await {
             if is_silence(&error) {
                 record.luns = unused;
@@ -445,7 +445,7 @@ impl Assessed {
             }
             return Err(self.refusal(error));
         }
-        if is_told && !clearing.invalidated.is_empty() {
+        if is_reported && !clearing.invalidated.is_empty() {
             self.note_changes(joined([self.changed(), &clearing.invalidated].concat()));
         }
         if record.luns != self.luns {
@@ -453,7 +453,7 @@ impl Assessed {
             caches.note(&record)?;
         }
         let overwritten_bytes = self.overwritten_bytes(store);
-        if is_told && !keeps_any && self.owed.is_none() {
+        if is_reported && !keeps_any && self.owed.is_none() {
             self.why = format!("{}, and it does not register what a host has from before", self.why);
         }
         let what = self.store.as_str();
@@ -474,14 +474,14 @@ impl Assessed {
             }
             _ => tracing::warn!("the {what} {} begins without clean lines: {}", self.place, self.why),
         }
-        let told = StoreFreshness {
+        let reported = StoreFreshness {
             state: state.to_owned(),
             changed_ranges: ranges,
             changed_by_others_bytes: bytes,
             overwritten_bytes,
             why: self.why,
         };
-        Ok((told, held))
+        Ok((reported, held))
     }
 
     /// Clears the marks, or for a shared LUN registers what the store keeps, which it does while `keeps_any`.

@@ -225,11 +225,11 @@ impl Serving {
             let closed = serving.close().await;
             // The caller that asked for the end gets the answer when the files are not used any
             // more.
-            let told = match &closed {
+            let end = match &closed {
                 Ok(()) => Ok(()),
                 Err(error) => Err(error.to_string()),
             };
-            serving.ended.send_replace(Some(told));
+            serving.ended.send_replace(Some(end));
             served.map_err(|error| Error::io("the target stopped", &error)).and(closed)
         };
         let scraped = Rc::clone(&handler);

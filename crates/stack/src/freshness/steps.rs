@@ -382,8 +382,8 @@ async fn a_store_whose_mark_did_not_get_its_last_token_begins_without_clean_line
         assert_eq!(assessed.changed(), [changed], "what is dirty elsewhere stays");
         assert_eq!(assessed.freshness(), Freshness::Outdated(vec![changed]));
         let record = Record::new(&host.place, 4096, &remotes.identity(), "disk");
-        let (told, held) = assessed.commit(&host.caches, record, (&Opened::default(), false)).await.unwrap();
-        assert_eq!(told.state, "cold", "{told:?}");
+        let (reported, held) = assessed.commit(&host.caches, record, (&Opened::default(), false)).await.unwrap();
+        assert_eq!(reported.state, "cold", "{reported:?}");
         assert_eq!(host.mark().stage(), MarkStage::Cleared);
         MarkRenewal::start(vec![held], None).finish(true).await;
         remotes.close().await.unwrap();
@@ -526,10 +526,10 @@ async fn that_dirty_data_is_written_over_what_others_wrote_while_a_session_was_a
     attached.lose_session().await;
     drop(listening);
     let lines = warnings.0.lock().unwrap().clone();
-    let told: Vec<&String> = lines.iter().filter(|line| line.contains("overwrite-changes=on")).collect();
+    let reported: Vec<&String> = lines.iter().filter(|line| line.contains("overwrite-changes=on")).collect();
     // Once for each session: now and then a second one is lost.
-    let [told, ..] = told[..] else { panic!("{lines:?}") };
-    assert!(told.contains("4096 bytes of the cache") && told.contains("what others changed"), "{told}");
+    let [reported, ..] = reported[..] else { panic!("{lines:?}") };
+    assert!(reported.contains("4096 bytes of the cache") && reported.contains("what others changed"), "{reported}");
     assert_eq!(attached.guard.trouble(), None);
     attached.cache.clean(|_| {}).await.unwrap();
     assert_eq!(others.device().read(0, Buffer::zeroed(4096)).await.unwrap()[0], 1);
@@ -731,7 +731,7 @@ async fn an_attach_that_is_refused_at_a_copy_of_the_lun_leaves_the_mark_of_the_l
 /// The setting may be left from another time.
 #[tokio::test]
 async fn what_is_written_over_changes_by_others_is_told() {
-    for (is_dirty, told) in [(true, Some(4096)), (false, None)] {
+    for (is_dirty, reported) in [(true, Some(4096)), (false, None)] {
         let host = Host::new(serve(Watched::default()));
         host.attach_once().await;
         host.connect("other").await.device().write(3 * MIB, ones(), false).await.unwrap();
@@ -741,6 +741,6 @@ async fn what_is_written_over_changes_by_others_is_told() {
         let record = Record::new(&host.place, 4096, &remotes.identity(), "disk");
         let opened = Opened { is_dirty, ..Opened::default() };
         let committed = assessed.commit(&host.caches, record, (&opened, true)).await.unwrap();
-        assert_eq!(committed.0.overwritten_bytes, told);
+        assert_eq!(committed.0.overwritten_bytes, reported);
     }
 }

@@ -205,10 +205,10 @@ impl<'a> Opening<'a> {
         self.entries.extend(self.identities.iter().map(entry));
         let record = Record::new(&place, device_bytes, &self.identity, &name);
         claim_dirty(&opened, &self.remotes.device(), &place).await?;
-        let (told, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
+        let (reported, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
         self.guard.put(&place, Store::Cache, opened.clone(), overwrites);
         opened.begin_cleaning();
-        self.freshness.cache = Some(told);
+        self.freshness.cache = Some(reported);
         self.held_marks.push(marks);
         let switch = Arc::new(SwitchLayer::new(opened.clone()));
         self.background.spawn(base::background::named("cache-switch", switch.run()));
@@ -234,9 +234,9 @@ impl<'a> Opening<'a> {
             config.open(place, &self.caches, origin, clock, &self.registry, names).await?;
         self.log = Some(Arc::clone(&opened));
         let record = Record::new(place, device_bytes, &self.identity, &name);
-        let (told, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
+        let (reported, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
         self.guard.put(place, Store::Log, opened.clone(), overwrites);
-        self.freshness.log = Some(told);
+        self.freshness.log = Some(reported);
         self.held_marks.push(marks);
         self.entries.extend(ours);
         self.background.spawn(base::background::named("log-requests", opened.run_requests()));

@@ -64,8 +64,8 @@ async fn a_change_between_the_report_and_the_registration_of_what_a_store_keeps_
     others.write(3 * MIB, Buffer::zeroed(4096), false).await.unwrap();
     let opened = keeping_all();
     let record = Record::new(&host.place, 4096, &remotes.identity(), "disk");
-    let (told, _held) = assessed.commit(&host.caches, record, (&opened, false)).await.unwrap();
-    assert_eq!((told.state.as_str(), told.changed_ranges), ("partly", 1), "{}", told.why);
+    let (reported, _held) = assessed.commit(&host.caches, record, (&opened, false)).await.unwrap();
+    assert_eq!((reported.state.as_str(), reported.changed_ranges), ("partly", 1), "{}", reported.why);
     assert_eq!(*opened.invalidated.lock().unwrap(), [ByteRange { offset: 3 * MIB, length: MIB }]);
     assert_eq!(*asked.0.lock().unwrap(), [], "nobody knew that it had anything there");
     others.write(5 * MIB, Buffer::zeroed(4096), false).await.unwrap();

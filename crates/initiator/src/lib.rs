@@ -97,7 +97,7 @@ pub use iscsi::initiator::DiscoveredTarget;
 pub use options::{ChapCredentials, InitiatorOptions};
 pub use raw_command::RawOutcome;
 pub use remote_lun::RemoteLun;
-pub use reservation::{Keys, Reservation};
+pub use reservation::{RegisteredKeys, Reservation};
 pub use scsi::persistent_reservation::{ReservationData, ReservationType};
 pub use scsi::sharing::Support as SharingSupport;
 pub use sharing::SharingStatus;

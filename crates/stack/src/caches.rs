@@ -28,7 +28,7 @@ use crate::registry::{Registry, Store, lock_within};
 
 /// One cache.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Record {
+pub struct StoreRecord {
     /// The file or block device it is in.
     pub path: PathBuf,
     /// Its offset there; `None` when it takes all of it.
@@ -184,7 +184,7 @@ impl MarkRecord {
     }
 }
 
-impl Record {
+impl StoreRecord {
     /// A record of the cache at `place`, on this many bytes, of the LUN `identity`, attached as
     /// `name`.
     pub fn new(place: &Place, device_bytes: u64, identity: &Identity, name: &str) -> Self {
@@ -245,7 +245,7 @@ impl Record {
 const MARK_EXTENSION: &str = "mark";
 
 /// The record in a file; `None` where there is none, or none any more.
-fn read(file: &Path) -> Result<Option<Record>> {
+fn read(file: &Path) -> Result<Option<StoreRecord>> {
     let text = record_file::read(file).map_err(|error| Error::io(file.display(), &error))?;
     let Some(text) = text else { return Ok(None) };
     record_file::parse(&text).map(Some).map_err(|error| {
@@ -334,19 +334,19 @@ impl Caches {
     fn record_cut(&self, place: &Place, uuid: Option<Uuid>) -> Result<()> {
         let _changing = self.begin_change()?;
         let Some(record) = self.find(place)?.filter(|record| record.is_of_store(uuid)) else { return Ok(()) };
-        self.write(&Record { is_cut: true, ..record })
+        self.write(&StoreRecord { is_cut: true, ..record })
     }
 
     /// Notes a cache, durably: without its record it could be taken for a fresh one.
     ///
     /// # Errors
     /// When the record cannot be written.
-    pub fn note(&self, record: &Record) -> Result<()> {
+    pub fn note(&self, record: &StoreRecord) -> Result<()> {
         let _changing = self.begin_change()?;
         self.write(record)
     }
 
-    fn write(&self, record: &Record) -> Result<()> {
+    fn write(&self, record: &StoreRecord) -> Result<()> {
         let path = self.file(&record.place());
         let noted =
             if record.is_cut { record_file::note_loss(&path, record) } else { record_file::note(&path, record) };
@@ -358,15 +358,15 @@ impl Caches {
     ///
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
-    pub(crate) fn note_opened(&self, record: &Record) -> Result<()> {
+    pub(crate) fn note_opened(&self, record: &StoreRecord) -> Result<()> {
         let _changing = self.begin_change()?;
         self.write(record)?;
-        let is_older = |other: &Record| {
+        let is_older = |other: &StoreRecord| {
             let knows = |token: &u64| other.tokens.contains(token);
             other.uuid.is_some() && other.uuid == record.uuid && !record.tokens.iter().all(knows)
         };
         for other in self.stores()?.into_iter().filter(is_older) {
-            self.write(&Record { tokens: record.tokens.clone(), ..other })?;
+            self.write(&StoreRecord { tokens: record.tokens.clone(), ..other })?;
         }
         Ok(())
     }
@@ -424,7 +424,7 @@ impl Caches {
         let known = record.luns.iter_mut().find_map(|lun| lun.mark.as_mut().filter(|known| known.id.as_bytes() == id));
         let Some(known) = known else { return Ok(()) };
         *known = known.clone().with_stage(MarkStage::Cleared);
-        self.write(&Record { is_stale: false, ..record })
+        self.write(&StoreRecord { is_stale: false, ..record })
     }
 
     /// Notes that this host is about to write to one of these LUNs without the stores at other
@@ -436,7 +436,7 @@ impl Caches {
         let _changing = self.begin_change()?;
         for record in self.stores()? {
             if record.is_of(identities) && !record.is_stale && !but.contains(&&record.place()) {
-                self.write(&Record { is_stale: true, ..record })?;
+                self.write(&StoreRecord { is_stale: true, ..record })?;
             }
         }
         Ok(())
@@ -461,7 +461,7 @@ impl Caches {
         let _changing = self.begin_change()?;
         let Some(mut record) = self.find(place)? else { return Ok(()) };
         record.tokens.extend([tokens.in_use, tokens.closed]);
-        self.write(&Record { uuid: None, ..record })
+        self.write(&StoreRecord { uuid: None, ..record })
     }
 
     /// Notes that `successor` is at `place`, durably, before it holds anything that no other store has: what was
@@ -490,7 +490,7 @@ impl Caches {
             record.tokens.retain(|token| is_of_successor(token) == is_of_successor(&found.token));
         }
         let is_cut = successor.map_or(record.is_cut, OpenStore::is_cut);
-        self.write(&Record { uuid, is_cut, ..record })
+        self.write(&StoreRecord { uuid, is_cut, ..record })
     }
 
     /// Notes that the store at `place`, which no other process has open, is about to be opened with
@@ -509,7 +509,7 @@ impl Caches {
         }
         let Some(found) = store_at(place) else { return Ok(()) };
         for record in self.stores()?.into_iter().filter(|record| record.uuid == Some(found.uuid)) {
-            self.write(&Record { tokens: vec![found.token, tokens.in_use, tokens.closed], ..record })?;
+            self.write(&StoreRecord { tokens: vec![found.token, tokens.in_use, tokens.closed], ..record })?;
         }
         Ok(())
     }
@@ -524,7 +524,7 @@ impl Caches {
         if record.uuid != Some(found.uuid) || !record.tokens.contains(&found.token) {
             return Ok(());
         }
-        self.write(&Record { tokens: vec![found.token], ..record })
+        self.write(&StoreRecord { tokens: vec![found.token], ..record })
     }
 
     /// Whether the content of `place` is the store that this host used there last, as far as the
@@ -543,7 +543,7 @@ impl Caches {
     ///
     /// # Errors
     /// As [`find`](Self::find).
-    pub(crate) fn last_of_other_copy(&self, place: &Place) -> Result<Option<Record>> {
+    pub(crate) fn last_of_other_copy(&self, place: &Place) -> Result<Option<StoreRecord>> {
         let Some(found) = store_at(place) else { return Ok(None) };
         Ok(self.stores()?.into_iter().find(|record| record.is_of_other_copy(&found)))
     }
@@ -574,7 +574,7 @@ impl Caches {
     ///
     /// # Errors
     /// As [`find`](Self::find).
-    pub(crate) fn other_copies(&self, identities: &[Identity], but: &[&Place]) -> Result<Vec<Record>> {
+    pub(crate) fn other_copies(&self, identities: &[Identity], but: &[&Place]) -> Result<Vec<StoreRecord>> {
         let mut records = self.stores()?;
         records.retain(|record| record.is_of(identities) && !but.contains(&&record.place()));
         records.retain(|record| store_at(&record.place()).is_some_and(|found| record.is_of_other_copy(&found)));
@@ -626,7 +626,7 @@ impl Caches {
     /// # Errors
     /// When its record cannot be read; `Mismatch` for a damaged one: whether the store is the last copy, and what was
     /// written to the LUN without it, is not known then.
-    pub fn find(&self, place: &Place) -> Result<Option<Record>> {
+    pub fn find(&self, place: &Place) -> Result<Option<StoreRecord>> {
         read(&self.file(place))
     }
 
@@ -634,7 +634,7 @@ impl Caches {
     ///
     /// # Errors
     /// As [`stores`](Self::stores).
-    pub fn list(&self) -> Result<Vec<Record>> {
+    pub fn list(&self) -> Result<Vec<StoreRecord>> {
         Ok(self.stores()?.into_iter().filter(|record| record.store == Store::Cache).collect())
     }
 
@@ -642,7 +642,7 @@ impl Caches {
     ///
     /// # Errors
     /// When the folder or a record cannot be read; `Mismatch` for a damaged record, which may be of any store.
-    pub fn stores(&self) -> Result<Vec<Record>> {
+    pub fn stores(&self) -> Result<Vec<StoreRecord>> {
         let mut records = Vec::new();
         for path in self.files(record_file::EXTENSION)? {
             records.extend(read(&path)?);
@@ -717,7 +717,7 @@ mod tests {
         let caches = Caches::open(&paths).unwrap();
         let identity = |serial: &str| Identity { target: "t".into(), unit: "u".into(), serial: serial.into() };
         let place = |name: &str| Place { path: name.into(), offset: None };
-        let records = ["a", "b"].map(|name| Record::new(&place(name), 4096, &identity(name), "disk"));
+        let records = ["a", "b"].map(|name| StoreRecord::new(&place(name), 4096, &identity(name), "disk"));
         records.iter().rev().for_each(|record| caches.note(record).unwrap());
         caches.note(&records[0]).unwrap();
         assert_eq!(caches.list().unwrap(), records);
@@ -734,7 +734,7 @@ mod tests {
         let caches = Caches::open(&paths).unwrap();
         let place = |name: &str| Place { path: name.into(), offset: None };
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
-        let record = Record::new(&place("/a"), 4096, &identity, "disk");
+        let record = StoreRecord::new(&place("/a"), 4096, &identity, "disk");
         caches.note(&record).unwrap();
         let file = caches.file(&place("/a"));
         let text = fs::read_to_string(&file).unwrap();
@@ -754,7 +754,7 @@ mod tests {
                 let words = error.to_string();
                 assert!(words.contains(why) && words.contains(file.to_str().unwrap()), "{words}");
             }
-            caches.note(&Record::new(&place("/b"), 4096, &identity, "disk")).unwrap();
+            caches.note(&StoreRecord::new(&place("/b"), 4096, &identity, "disk")).unwrap();
         }
         fs::remove_file(&file).unwrap();
         assert_eq!(caches.stores().unwrap().len(), 1);
@@ -768,7 +768,7 @@ mod tests {
         let place = Place { path: directory.path().join("a"), offset: None };
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
         let uuid = Some(Uuid::from_bytes([1; 16]));
-        caches.note(&Record { uuid, ..Record::new(&place, 4096, &identity, "disk") }).unwrap();
+        caches.note(&StoreRecord { uuid, ..StoreRecord::new(&place, 4096, &identity, "disk") }).unwrap();
         caches.registry.insert(&Entry { uuid, ..Entry::new(&identity, &place, "disk") }).unwrap();
         let noted = || {
             let entry = caches.registry.find(&identity, Store::Cache).unwrap().unwrap();
@@ -795,10 +795,10 @@ mod tests {
         let caches = Caches::open(&paths).unwrap();
         let place = |name: &str| Place { path: directory.path().join(name), offset: None };
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
-        let record = |name, uuid, tokens: &[u64]| Record {
+        let record = |name, uuid, tokens: &[u64]| StoreRecord {
             uuid: Some(Uuid::from_bytes([uuid; 16])),
             tokens: tokens.to_vec(),
-            ..Record::new(&place(name), 4096, &identity, "disk")
+            ..StoreRecord::new(&place(name), 4096, &identity, "disk")
         };
         for (name, uuid, tokens) in [("a", 1, &[1, 2][..]), ("b", 1, &[1, 2]), ("c", 1, &[5, 3, 4]), ("d", 2, &[1])] {
             caches.note(&record(name, uuid, tokens)).unwrap();
@@ -816,7 +816,7 @@ mod tests {
         let stopped = caches.begin_change().unwrap();
         let place = Place { path: "/a".into(), offset: None };
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
-        let record = Record::new(&place, 4096, &identity, "disk");
+        let record = StoreRecord::new(&place, 4096, &identity, "disk");
         let error = caches.note(&record).unwrap_err();
         assert_eq!(error.failure(), Failure::InUse);
         assert!(error.to_string().contains("caches/lock"), "{error}");
@@ -832,7 +832,7 @@ mod tests {
         let identity = |serial: &str| Identity { target: "t".into(), unit: "u".into(), serial: serial.into() };
         let place = Place { path: "/a".into(), offset: None };
         let marks = [1, 2].map(|byte| MarkRecord::new([byte; 16], 7));
-        let mut record = Record::new(&place, 4096, &identity("one"), "disk");
+        let mut record = StoreRecord::new(&place, 4096, &identity("one"), "disk");
         record.luns = vec![
             LunRecord::new(&identity("one"), Some(marks[0].clone())),
             LunRecord::new(&identity("two"), Some(marks[1].clone())),
@@ -858,7 +858,7 @@ mod tests {
         let (caches, registry) = (Caches::open(&paths).unwrap(), Registry::open(&paths).unwrap());
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
         let place = Place { path: "/a".into(), offset: None };
-        let mut record = Record::new(&place, 4096, &identity, "disk");
+        let mut record = StoreRecord::new(&place, 4096, &identity, "disk");
         let mark = MarkRecord::new([1; 16], 7);
         record.luns = vec![LunRecord::new(&identity, Some(mark.clone()))];
         caches.note(&record).unwrap();
@@ -897,7 +897,7 @@ mod tests {
         let with = |name: String| {
             let mark = MarkRecord::new([1; 16], 7);
             let luns = vec![LunRecord::new(&identity, Some(mark))];
-            Record { luns, tokens: vec![1], ..Record::new(&place, 4096, &identity, &name) }
+            StoreRecord { luns, tokens: vec![1], ..StoreRecord::new(&place, 4096, &identity, &name) }
         };
         caches.note(&with("disk".into())).unwrap();
         let file = caches.file(&place);
@@ -913,7 +913,7 @@ mod tests {
             caches.note_successor(&place, Tokens { in_use: number, closed: u64::MAX }).unwrap();
             let record = caches.find(&place).unwrap().unwrap();
             fill();
-            caches.note(&Record { tokens: vec![u64::MAX, number, 1], ..record }).unwrap();
+            caches.note(&StoreRecord { tokens: vec![u64::MAX, number, 1], ..record }).unwrap();
         }
         // The longest for which there is room.
         let named = |length: usize| {
@@ -937,7 +937,7 @@ mod tests {
         fs::write(&disk, vec![1; 64 << 10]).unwrap();
         let at = |offset| Place { path: disk.clone(), offset };
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s7".into() };
-        let record = Record::new(&at(Some(8192)), 8192, &identity, "first");
+        let record = StoreRecord::new(&at(Some(8192)), 8192, &identity, "first");
         caches.note(&record).unwrap();
         assert_eq!(caches.length_of(&at(Some(8192))).unwrap(), Some(8192));
         let check = |offset, length| caches.check_apart(&at(Some(offset)), ByteRange { offset, length });

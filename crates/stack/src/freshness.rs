@@ -43,7 +43,7 @@ use store::Tokens;
 use uuid::Uuid;
 use writelog::WriteLog;
 
-use crate::caches::{Caches, LunRecord, MarkRecord, MarkStage, Record};
+use crate::caches::{Caches, LunRecord, MarkRecord, MarkStage, StoreRecord};
 use crate::content::uuid_at;
 use crate::dirty_guard::{DirtyGuard, Use};
 use crate::error::{Error, Failure, Result};
@@ -150,7 +150,7 @@ async fn assess_last(
 ) -> std::result::Result<Assessed, Asked> {
     let identity = remotes.identity();
     let uuid = uuid_at(place);
-    let is_it = |record: &Record| record.is_of(std::slice::from_ref(&identity)) && record.is_of_store(uuid);
+    let is_it = |record: &StoreRecord| record.is_of(std::slice::from_ref(&identity)) && record.is_of_store(uuid);
     let record = caches.find(place).map_err(Asked::Here)?.filter(is_it);
     let is_stale = match &record {
         Some(record) => record.is_stale,
@@ -216,11 +216,11 @@ async fn assess_last(
 /// Whether this host used the LUN without the store with this `uuid`, which has a record at another
 /// place.
 fn is_stale_elsewhere(caches: &Caches, uuid: Option<Uuid>) -> Result<bool> {
-    let is_it = |record: &Record| uuid.is_some() && record.uuid == uuid && record.is_stale;
+    let is_it = |record: &StoreRecord| uuid.is_some() && record.uuid == uuid && record.is_stale;
     Ok(caches.stores()?.iter().any(is_it))
 }
 
-fn known_mark(record: Option<&Record>, member: &MemberLun) -> Option<MarkRecord> {
+fn known_mark(record: Option<&StoreRecord>, member: &MemberLun) -> Option<MarkRecord> {
     let lun = record?.luns.iter().find(|lun| lun.is(&member.identity))?;
     lun.mark.clone()
 }
@@ -232,7 +232,7 @@ impl Assessed {
         &mut self,
         member_luns: &[MemberLun],
         caches: &Caches,
-        record: Option<Record>,
+        record: Option<StoreRecord>,
     ) -> std::result::Result<(), Asked> {
         let (mut is_reported, mut is_owing, mut are_all_known, mut reports_all) = (true, false, true, true);
         let remembered: Vec<Option<MarkRecord>> = self.luns.iter().map(|lun| lun.mark.clone()).collect();
@@ -344,7 +344,7 @@ impl Assessed {
     /// Notes the marks durably. A LUN whose target has none of its store may be a copy of that LUN: the
     /// record keeps the mark that was `remembered` until the store is open, which may be refused, and
     /// no store owns the new one.
-    fn remember(&self, caches: &Caches, record: Option<&Record>, remembered: &[Option<MarkRecord>]) -> Result<()> {
+    fn remember(&self, caches: &Caches, record: Option<&StoreRecord>, remembered: &[Option<MarkRecord>]) -> Result<()> {
         let is_new = |lun: &LunRecord, old: &Option<MarkRecord>| {
             lun.mark.as_ref().map(MarkRecord::id) != old.as_ref().map(MarkRecord::id)
         };
@@ -359,7 +359,7 @@ impl Assessed {
             true => LunRecord { mark: old.clone(), ..lun.clone() },
             false => lun.clone(),
         }));
-        caches.note(&Record { luns, ..record.clone() })
+        caches.note(&StoreRecord { luns, ..record.clone() })
     }
 
     /// Notes the tokens for the opening of the store, which no other process has open, and returns
@@ -398,8 +398,8 @@ impl Assessed {
     }
 
     /// The changes that must not be overwritten, unless `is_overwritten` allows it.
-    pub(crate) fn kept(&self, is_overwritten: bool) -> Kept<'_> {
-        Kept { assessed: self, is_overwritten }
+    pub(crate) fn kept(&self, is_overwritten: bool) -> KeptChanges<'_> {
+        KeptChanges { assessed: self, is_overwritten }
     }
 
     /// Clears the marks, after the `store` was opened and old lines were dropped durably. Lines
@@ -413,7 +413,7 @@ impl Assessed {
     pub(crate) async fn commit(
         mut self,
         caches: &Caches,
-        record: Record,
+        record: StoreRecord,
         (store, is_overwritten): (&dyn Invalidate, bool),
     ) -> Result<(StoreFreshness, HeldMarks)> {
         let (is_exclusive, is_new, is_shared) = (self.is_exclusive, self.is_new, self.is_shared);
@@ -430,7 +430,7 @@ impl Assessed {
         }
         let uuid = uuid_at(&self.place);
         let tokens = vec![self.tokens.in_use, self.tokens.closed];
-        let mut record = Record { store: self.store, is_stale: is_shared, is_exclusive, uuid, tokens, ..record };
+        let mut record = StoreRecord { store: self.store, is_stale: is_shared, is_exclusive, uuid, tokens, ..record };
         record.luns.clone_from(&self.luns);
         caches.note_opened(&record)?;
         let marks = self.luns.iter().filter_map(|lun| lun.mark.as_ref());
@@ -642,7 +642,7 @@ impl ChangesSince {
 
     /// The changes that must not be overwritten, unless `is_overwritten` allows it. They are
     /// reported again until [`Self::commit`].
-    pub fn kept(&self, is_overwritten: bool) -> Kept<'_> {
+    pub fn kept(&self, is_overwritten: bool) -> KeptChanges<'_> {
         self.assessed.kept(is_overwritten)
     }
 
@@ -655,7 +655,7 @@ impl ChangesSince {
     pub async fn commit(
         self,
         caches: &Caches,
-        record: Record,
+        record: StoreRecord,
         (log, is_overwritten): (&Arc<WriteLog>, bool),
     ) -> Result<MarkRenewal> {
         let place = self.assessed.place.clone();
@@ -666,12 +666,12 @@ impl ChangesSince {
 }
 
 /// Changes by others that a write log must not overwrite.
-pub struct Kept<'a> {
+pub struct KeptChanges<'a> {
     assessed: &'a Assessed,
     is_overwritten: bool,
 }
 
-impl Kept<'_> {
+impl KeptChanges<'_> {
     /// The store's place.
     pub(crate) fn ranges(&self) -> &[ByteRange] {
         if self.is_overwritten { &[] } else { self.assessed.changed() }
@@ -758,10 +758,10 @@ mod tests {
         let caches = Caches::open(&paths).unwrap();
         let place = |name: &str| Place { path: name.into(), offset: None };
         for (name, serial) in [("/a", "one"), ("/b", "one"), ("/c", "two")] {
-            caches.note(&Record::new(&place(name), 4096, &identity(serial), "disk")).unwrap();
+            caches.note(&StoreRecord::new(&place(name), 4096, &identity(serial), "disk")).unwrap();
         }
         // The name of a stripe differs, and the LUN is one of its members.
-        let mut stripe = Record::new(&place("/d"), 4096, &identity("stripe"), "disk");
+        let mut stripe = StoreRecord::new(&place("/d"), 4096, &identity("stripe"), "disk");
         stripe.luns = vec![LunRecord::new(&identity("one"), None), LunRecord::new(&identity("three"), None)];
         caches.note(&stripe).unwrap();
         note_writable_opening(&caches, &[identity("one")], &[&place("/a")]).unwrap();

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::busy_polling::BusyPolling;
 use crate::config::{self, Configuration};
-use crate::control::{ControlServer, Handler, Progress, Request, is_no_daemon};
+use crate::control::{ControlServer, Handler, Progress, ControlRequest, is_no_daemon};
 use crate::descriptors;
 use crate::error::{Error, Failure, Result};
 use crate::limits::{LAST_FLUSH_TIME_MAX, RETIRING_WAIT_MAX, WATCH_INTERVAL};
@@ -498,18 +498,18 @@ fn on_or_off(flag: bool) -> &'static str {
 }
 
 impl Handler for ServeHandler {
-    async fn handle(&self, request: Request, _progress: Progress) -> Result<Answer> {
+    async fn handle(&self, request: ControlRequest, _progress: Progress) -> Result<Answer> {
         match request {
-            Request::Status => Ok(Answer::Status(Box::new(self.status().await))),
-            Request::Set { key, value } => self.set(&key, &value),
-            Request::Detach { keep_dirty: false, remove_cache: false } => {
+            ControlRequest::Status => Ok(Answer::Status(Box::new(self.status().await))),
+            ControlRequest::Set { key, value } => self.set(&key, &value),
+            ControlRequest::Detach { keep_dirty: false, remove_cache: false } => {
                 self.stopping.send_replace(true);
                 self.wait_for_end().await?;
                 Ok(Answer::ends(&self.name))
             }
-            Request::Reload => self.reload().await.map(Answer::Reloaded),
-            Request::Start { .. } | Request::Hold { .. } => Err(is_no_daemon(&self.name)),
-            Request::Clean | Request::Detach { .. } => {
+            ControlRequest::Reload => self.reload().await.map(Answer::Reloaded),
+            ControlRequest::Start { .. } | ControlRequest::Hold { .. } => Err(is_no_daemon(&self.name)),
+            ControlRequest::Clean | ControlRequest::Detach { .. } => {
                 let message = format!("\"{}\" is a target: it has no cache to clean, to keep or to remove", self.name);
                 Err(Error::new(Failure::Usage, message))
             }

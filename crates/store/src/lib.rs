@@ -48,4 +48,4 @@ pub use record::{LogPosition, LogPositionRaw};
 pub use replay::{Record, Replayed, replay};
 pub use reports::OriginReports;
 pub use sequence::Sequence;
-pub use superblock::{Kind, Superblock, Tokens};
+pub use superblock::{StoreKind, Superblock, Tokens};

@@ -9,9 +9,9 @@ use block::SharedDevice;
 use cache::{Load, LoadTotals};
 use serde::Serialize;
 use serde_json::json;
-use stack::caches::{Caches, Record};
+use stack::caches::{Caches, StoreRecord};
 use stack::content::uuid_at;
-use stack::control::{Request, call};
+use stack::control::{ControlRequest, call};
 use stack::freshness::draw_tokens;
 use stack::paths::{Paths, check_name};
 use stack::place::Place;
@@ -43,7 +43,7 @@ pub async fn run(arguments: Cache) -> Result<()> {
 
 /// The attachment `name`, if it answers and is one.
 async fn attachment(paths: &Paths, name: &str) -> Option<ShownAttachment> {
-    let status = call(&paths.control_socket(name), &Request::Status, |_| {}).await.ok()?;
+    let status = call(&paths.control_socket(name), &ControlRequest::Status, |_| {}).await.ok()?;
     status::read::<Shown>(&status).ok()?.attachment()
 }
 
@@ -53,7 +53,7 @@ async fn totals(paths: &Paths, name: &str) -> Option<LoadTotals> {
 }
 
 /// The load of each cache during `time`, by attachment.
-async fn loads(paths: &Paths, records: &[Record], time: Duration) -> BTreeMap<String, Load> {
+async fn loads(paths: &Paths, records: &[StoreRecord], time: Duration) -> BTreeMap<String, Load> {
     let all = async || {
         let mut all = BTreeMap::new();
         for record in records {
@@ -171,12 +171,12 @@ async fn move_size(arguments: &CacheMove) -> Result<()> {
     let (CacheMove { size, from, to }, paths) = (arguments, Paths::from_environment()?);
     let bytes_of = async |name: &str| -> Result<u64> {
         check_name(name)?;
-        let status = call(&paths.control_socket(name), &Request::Status, |_| {}).await?;
+        let status = call(&paths.control_socket(name), &ControlRequest::Status, |_| {}).await?;
         let bytes = status::read::<Shown>(&status)?.attachment().and_then(|status| status.cache_bytes);
         bytes.ok_or_else(|| Error::new(Failure::Usage, format!("\"{name}\" has no cache")))
     };
     let resize = async |name: &str, bytes: u64| {
-        let request = Request::Set { key: "cache.size".to_owned(), value: bytes.to_string() };
+        let request = ControlRequest::Set { key: "cache.size".to_owned(), value: bytes.to_string() };
         call(&paths.control_socket(name), &request, |_| {}).await
     };
     let (from_bytes, to_bytes) = (bytes_of(from).await?, bytes_of(to).await?);

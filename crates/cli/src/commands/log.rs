@@ -8,8 +8,8 @@ use base::units::ByteSize;
 use block::{ErrorKind, SharedDevice};
 use serde::Serialize;
 use serde_json::json;
-use stack::caches::{Caches, Record};
-use stack::control::{Request, call};
+use stack::caches::{Caches, StoreRecord};
+use stack::control::{ControlRequest, call};
 use stack::freshness::{ChangesSince, note_writable_opening, release_refused};
 use stack::log_place::{LogConfig, NvramConfig};
 use stack::newest_data;
@@ -66,7 +66,7 @@ async fn list(arguments: &Json) -> Result<()> {
     let caches = Caches::open(&paths)?;
     let mut logs = Vec::new();
     for entry in entries {
-        let status = call(&paths.control_socket(&entry.name), &Request::Status, |_| {}).await.ok();
+        let status = call(&paths.control_socket(&entry.name), &ControlRequest::Status, |_| {}).await.ok();
         let status = status.and_then(|status| status::read::<Shown>(&status).ok()?.attachment());
         let is_attached = status
             .is_some_and(|status| status.log_path.as_ref() == Some(&entry.cache) && status.log_offset == entry.offset);
@@ -246,7 +246,7 @@ async fn replay_to(
         let names = (&identities[..], NAME, kept);
         let (log, entries, device_bytes) =
             config.open(place, &caches, remotes.device(), clock, &registry, names).await?;
-        let record = Record::new(place, device_bytes, &identity, NAME);
+        let record = StoreRecord::new(place, device_bytes, &identity, NAME);
         let marks = changed.commit(&caches, record, (&log, arguments.overwrite_changes)).await?;
         Ok::<_, Error>((log, entries, marks))
     };

@@ -14,7 +14,7 @@ use crate::registry::{Entry, Store};
 use crate::remotes::Session;
 use crate::status::attachment::{AttachmentStatus, Detaching};
 use crate::status::fronts::FrontsStatus;
-use crate::status::stores::Freshness;
+use crate::status::stores::FreshnessStatus;
 use crate::watch::{self, Observation};
 
 impl Stack {
@@ -170,8 +170,8 @@ impl Stack {
         }
     }
 
-    fn freshness(&self) -> Freshness {
-        Freshness { difference: self.base.as_ref().map(Base::freshness), ..self.freshness.clone() }
+    fn freshness(&self) -> FreshnessStatus {
+        FreshnessStatus { difference: self.base.as_ref().map(Base::freshness), ..self.freshness.clone() }
     }
 
     fn log_place(&self) -> Option<Place> {

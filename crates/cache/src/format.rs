@@ -10,7 +10,7 @@
 //! behind the entry, bitmap by bitmap.
 
 use base::checksum::{Crc32c, crc32c};
-use store::{BindingRaw, StoreKind, LogPositionRaw};
+use store::{BindingRaw, LogPositionRaw, StoreKind};
 use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

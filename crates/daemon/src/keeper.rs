@@ -12,7 +12,7 @@ use base::clock::{Clock, Instant};
 use futures_util::FutureExt;
 use futures_util::future::{LocalBoxFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use stack::control::{Presence, ControlRequest, call, look};
+use stack::control::{ControlRequest, Presence, call, look};
 use stack::paths::Paths;
 use stack::status::daemon::{DaemonStatus, FileChange, FilesRead};
 use stack::systemd;

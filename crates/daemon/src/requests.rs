@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use stack::control::{Handler, Progress, ControlRequest};
+use stack::control::{ControlRequest, Handler, Progress};
 use stack::status::daemon::KeptStatus;
 use stack::status::{Answer, Left, ProcessStatus};
 use stack::{Error, Failure, Result};

@@ -256,7 +256,8 @@ impl Supervisor {
     pub fn ended(&mut self, name: &str, end: End, now: Instant) {
         let Some(kept) = self.kept.get_mut(name) else { return };
         // Its file came back while it was detached, or somebody wants it again.
-        let begins_again = matches!(kept.state(), ProcessState::Detaching | ProcessState::Staying(_)) || kept.is_asked_for;
+        let begins_again =
+            matches!(kept.state(), ProcessState::Detaching | ProcessState::Staying(_)) || kept.is_asked_for;
         if !kept.is_wanted {
             if self.is_stopping && end != End::Detached {
                 self.troubles.push((name.to_owned(), end));

@@ -13,7 +13,7 @@ use logical_unit::{LogicalUnit, LogicalUnitOptions, ReservationStore, SavedReser
 use proptest::prelude::*;
 use scsi::cdb::table::ROWS;
 use scsi::cdb::{Blocks, CdbForm, LogSense, ModeSelect, ModeSense, ReadDefectData, Sanitize, WriteAtomic};
-use scsi::extended_copy::{ExtendedCopyState, CopyStatus, Segment, emit_list};
+use scsi::extended_copy::{CopyStatus, ExtendedCopyState, Segment, emit_list};
 use scsi::mode::{self, Caching, Control, page};
 use scsi::persistent_reservation::{MoveParameters, OutParameters};
 use scsi::sanitize::{Overwrite, action};

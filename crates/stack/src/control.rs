@@ -563,8 +563,9 @@ mod tests {
             let mut steps = Vec::new();
             call(path, &ControlRequest::Clean, |step| steps.push(step.clone())).await.unwrap();
             assert_eq!(steps, [0, 1, 2].map(step_of));
-            let error =
-                call(path, &ControlRequest::Detach { keep_dirty: true, remove_cache: false }, |_| {}).await.unwrap_err();
+            let error = call(path, &ControlRequest::Detach { keep_dirty: true, remove_cache: false }, |_| {})
+                .await
+                .unwrap_err();
             assert_eq!((error.failure(), error.to_string()), (Failure::WouldLoseData, "no".into()));
         })
         .await;

@@ -27,7 +27,7 @@ use sharedfs::{Hosts, Mounted, Redo, SharedBlocks};
 use tokio::sync::watch::Sender;
 
 use crate::caches::Caches;
-use crate::control::{ControlServer, Handler, Progress, ControlRequest, is_no_daemon};
+use crate::control::{ControlRequest, ControlServer, Handler, Progress, is_no_daemon};
 use crate::ending_time::EndingTime;
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use base::clock::Clock;
 use tokio::sync::{Notify, watch};
 
-use crate::control::{ControlServer, Handler, Progress, ControlRequest, is_no_daemon};
+use crate::control::{ControlRequest, ControlServer, Handler, Progress, is_no_daemon};
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::fronts::Fronts;

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::busy_polling::BusyPolling;
 use crate::config::{self, Configuration};
-use crate::control::{ControlServer, Handler, Progress, ControlRequest, is_no_daemon};
+use crate::control::{ControlRequest, ControlServer, Handler, Progress, is_no_daemon};
 use crate::descriptors;
 use crate::error::{Error, Failure, Result};
 use crate::limits::{LAST_FLUSH_TIME_MAX, RETIRING_WAIT_MAX, WATCH_INTERVAL};

@@ -24,7 +24,7 @@ use block::{Error, ErrorKind, SharedDevice};
 use futures_util::future::join_all;
 use store::limits::{LOG_BYTES_MIN, RECORDS_IN_FLIGHT_MAX};
 use store::record::{Claims, emit};
-use store::{AppendRefused, StoreKind, LogPosition, LogPositionRaw, RecordLog, Sequence, Superblock, replay};
+use store::{AppendRefused, LogPosition, LogPositionRaw, RecordLog, Sequence, StoreKind, Superblock, replay};
 use uuid::Uuid;
 
 const ID: Uuid = Uuid::from_bytes([3; 16]);

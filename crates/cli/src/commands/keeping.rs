@@ -8,7 +8,7 @@ use daemon::end_note::EndNotes;
 use daemon::files::file_of;
 use daemon::persist;
 use serde_json::Value;
-use stack::control::{Presence, ControlRequest, call, look};
+use stack::control::{ControlRequest, Presence, call, look};
 use stack::paths::{Paths, configuration_directory};
 use stack::settings::Settings;
 use stack::status;

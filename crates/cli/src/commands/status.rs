@@ -8,7 +8,7 @@ use comfy_table::presets::NOTHING;
 use futures_util::future::try_join_all;
 use serde::Serialize;
 use serde_json::{Value, json};
-use stack::control::{Presence, ControlRequest, call, look};
+use stack::control::{ControlRequest, Presence, call, look};
 use stack::paths::{Paths, check_name};
 use stack::registry::{Entry, Registry};
 use stack::status::{self, Shown};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use block::pieces::Pieces;
 use block::{Buffer, BufferPool, ByteRange};
 use scsi::cdb::{Blocks, Transfer};
-use scsi::extended_copy::{CopyList, ExtendedCopyState, CopyStatus, Segment, action};
+use scsi::extended_copy::{CopyList, CopyStatus, ExtendedCopyState, Segment, action};
 use scsi::{Cdb, Sense, Status, TaskAttribute};
 
 use super::read_write::{read_to, write_range};

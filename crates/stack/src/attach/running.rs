@@ -4,7 +4,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use super::{Attachment, served};
-use crate::control::{Handler, Progress, ControlRequest, is_no_daemon};
+use crate::control::{ControlRequest, Handler, Progress, is_no_daemon};
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::fronts::Fronts;

@@ -2,7 +2,7 @@
 //!
 //! One record for each cache, made when it is attached, and removed when it is discarded, or
 //! removed at its end. The registry decides whether a cache may hold data that its LUN lacks; this
-//! list is for people and programs.
+//! list is for people and programs. `record` is one of its records.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,7 @@ use base::units::ByteSize;
 use block::Identity;
 use file::CutNote;
 use rustix::fs::FlockOperation;
-use serde::{Deserialize, Serialize};
 use store::Tokens;
-use store::superblock::StoreIdentity;
 use uuid::Uuid;
 
 use crate::content::{content_is_there, store_at, uuid_at};
@@ -26,236 +24,19 @@ use crate::place::Place;
 use crate::record_file;
 use crate::registry::{Registry, Store, lock_within};
 
-/// One cache.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct StoreRecord {
-    /// The file or block device it is in.
-    pub path: PathBuf,
-    /// Its offset there; `None` when it takes all of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offset: Option<u64>,
-    /// Its length in bytes; `None` when it is a file of its own, which may get another size.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub length: Option<u64>,
-    /// Version of this record; this is 1.
-    pub version: u32,
-    /// The LUN's target name.
-    pub target: String,
-    /// The LUN's designator.
-    pub unit: String,
-    /// The LUN's serial number.
-    pub serial: String,
-    /// The name of its last attachment.
-    pub name: String,
-    /// Whether it is a cache or a write log.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub store: Store,
-    /// Its LUNs, each with its mark at the target: one, or the members of a stripe.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub luns: Vec<LunRecord>,
-    /// Whether this host has written to the LUN without it, or other hosts have while they shared
-    /// it: its clean lines are void then, unless the target reports what changed.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub is_stale: bool,
-    /// The user promised that no other host writes to the LUN.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub is_exclusive: bool,
-    /// UUID of the store, where that is known: another store may be at the place by now.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub uuid: Option<Uuid>,
-    /// The tokens that the store may have: one, or several after an interrupted opening. A store
-    /// with another token is another copy of it. None where this host has given it none.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub tokens: Vec<u64>,
-    /// Whether its file was found cut while it was in use: nothing clean of it counts. Where it may
-    /// be dirty, the registry has it.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub is_cut: bool,
-}
+pub mod record;
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
-/// A LUN of a store.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct LunRecord {
-    /// Its target name.
-    pub target: String,
-    /// Its designator.
-    pub unit: String,
-    /// Its serial number.
-    pub serial: String,
-    /// The mark in which its target records changes by others.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mark: Option<MarkRecord>,
-}
-
-impl LunRecord {
-    /// A record of the LUN `identity`.
-    pub fn new(identity: &Identity, mark: Option<MarkRecord>) -> Self {
-        let Identity { target, unit, serial } = identity.clone();
-        Self { target, unit, serial, mark }
-    }
-
-    /// Whether it is this LUN, by whatever target name it is reached.
-    pub fn is(&self, identity: &Identity) -> bool {
-        (&self.unit, &self.serial) == (&identity.unit, &identity.serial)
-    }
-}
-
-/// A change mark.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct MarkRecord {
-    id: Uuid,
-    token: u64,
-    /// A token that it may have by now: it was sent to the target.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    candidate: Option<u64>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    stage: MarkStage,
-}
-
-/// Whether a mark can report changes for its store. It is made with everything changed, and is of
-/// use only once it was cleared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MarkStage {
-    /// It reports what others changed.
-    #[default]
-    Cleared,
-    /// It reports nothing, though it should: it replaces a mark that its target lost, or its store
-    /// was used with it.
-    Owing,
-    /// It reports nothing, as expected: no target has recorded changes for this store before.
-    New,
-    /// It reports what others changed, and did not get its last token: a copy of the LUN from while
-    /// the store was used has the same one, and lacks what the store's clean lines are of.
-    TokenOwed,
-}
-
-impl MarkRecord {
-    /// A mark with this token.
-    pub fn new(id: [u8; 16], token: u64) -> Self {
-        Self { id: Uuid::from_bytes(id), token, candidate: None, stage: MarkStage::Cleared }
-    }
-
-    /// The mark with this stage.
-    #[must_use]
-    pub fn with_stage(self, stage: MarkStage) -> Self {
-        Self { stage, ..self }
-    }
-
-    /// The stage of the mark.
-    pub fn stage(&self) -> MarkStage {
-        self.stage
-    }
-
-    /// The mark with another token on its way to the target.
-    #[must_use]
-    pub fn with_candidate(self, candidate: u64) -> Self {
-        Self { candidate: Some(candidate), ..self }
-    }
-
-    /// The mark with its candidate as its token.
-    #[must_use]
-    pub fn settled(self) -> Self {
-        Self { token: self.newest(), candidate: None, ..self }
-    }
-
-    /// The token that is on its way to the target, or was when this host stopped.
-    pub fn candidate(&self) -> Option<u64> {
-        self.candidate
-    }
-
-    /// Its id.
-    pub fn id(&self) -> [u8; 16] {
-        self.id.into_bytes()
-    }
-
-    /// The newest token: the candidate, or else the token.
-    pub fn newest(&self) -> u64 {
-        self.candidate.unwrap_or(self.token)
-    }
-
-    /// Whether it is the mark with this id and token at its target.
-    pub fn is(&self, id: &[u8; 16], token: u64) -> bool {
-        self.id.as_bytes() == id && (self.token == token || self.candidate == Some(token))
-    }
-}
-
-impl StoreRecord {
-    /// A record of the cache at `place`, on this many bytes, of the LUN `identity`, attached as
-    /// `name`.
-    pub fn new(place: &Place, device_bytes: u64, identity: &Identity, name: &str) -> Self {
-        Self {
-            path: place.path.clone(),
-            offset: place.offset,
-            length: place.fixed_bytes(device_bytes),
-            version: 1,
-            target: identity.target.clone(),
-            unit: identity.unit.clone(),
-            serial: identity.serial.clone(),
-            name: name.to_owned(),
-            store: Store::Cache,
-            luns: Vec::new(),
-            is_stale: false,
-            is_exclusive: false,
-            uuid: None,
-            tokens: Vec::new(),
-            is_cut: false,
-        }
-    }
-
-    /// Whether its store can have this token. A record without tokens is from before stores had
-    /// them.
-    fn knows(&self, token: u64) -> bool {
-        self.tokens.is_empty() || self.tokens.contains(&token)
-    }
-
-    /// Whether `found` is another copy of its store than the one that this host used last.
-    fn is_of_other_copy(&self, found: &StoreIdentity) -> bool {
-        self.uuid == Some(found.uuid) && !self.knows(found.token)
-    }
-
-    /// Whether it can be a record of the store with this `uuid`.
-    pub fn is_of_store(&self, uuid: Option<Uuid>) -> bool {
-        !matches!((self.uuid, uuid), (Some(known), Some(found)) if known != found)
-    }
-
-    /// Whether it is of one of these LUNs, by whatever target name they are reached.
-    pub fn is_of(&self, identities: &[Identity]) -> bool {
-        let is_it = |identity: &Identity| (&self.unit, &self.serial) == (&identity.unit, &identity.serial);
-        identities.iter().any(|identity| is_it(identity) || self.luns.iter().any(|lun| lun.is(identity)))
-    }
-
-    /// Its place.
-    pub fn place(&self) -> Place {
-        Place { path: self.path.clone(), offset: self.offset }
-    }
-
-    /// The bytes of its file or block device that it takes.
-    fn range(&self) -> ByteRange {
-        let part = self.offset.zip(self.length).and_then(|(offset, length)| ByteRange::new(offset, length));
-        part.unwrap_or(ByteRange { offset: 0, length: u64::MAX })
-    }
-}
+pub use record::{LunRecord, MarkRecord, MarkStage, StoreRecord};
 
 /// Extension of the files that hold a mark whose store is gone: a [`LunRecord`].
 const MARK_EXTENSION: &str = "mark";
 
 /// The record in a file; `None` where there is none, or none any more.
 fn read(file: &Path) -> Result<Option<StoreRecord>> {
-    let text = record_file::read(file).map_err(|error| Error::io(file.display(), &error))?;
-    let Some(text) = text else { return Ok(None) };
-    record_file::parse(&text).map(Some).map_err(|error| {
-        let message = format!(
-            "{} is damaged ({error}): it should say which cache or write log was used last at its place; restore it, \
-             or remove it: then that store begins without clean lines, and what is dirty in it is refused until \
-             `--set overwrite-changes=on`",
-            file.display()
-        );
-        Error::new(Failure::Mismatch, message)
+    record_file::listed(file, || {
+        "it should say which cache or write log was used last at its place; restore it, or remove it: then that store \
+         begins without clean lines, and what is dirty in it is refused until `--set overwrite-changes=on`"
+            .to_owned()
     })
 }
 
@@ -348,9 +129,7 @@ impl Caches {
 
     fn write(&self, record: &StoreRecord) -> Result<()> {
         let path = self.file(&record.place());
-        let noted =
-            if record.is_cut { record_file::note_loss(&path, record) } else { record_file::note(&path, record) };
-        noted.map_err(|error| Error::io(format!("cannot record {} in {}", record.place(), path.display()), &error))
+        record_file::note_listed(&path, record, record.is_cut, record.place())
     }
 
     /// Notes a store that is open, as [`note`](Self::note). What has the UUID of the store and none of its tokens is

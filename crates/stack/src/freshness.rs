@@ -33,7 +33,6 @@
 //! gets the report again. A store without a record has no mark before it is open: a mark that is
 //! made for it is noted as owned by no store until then, and removed if the attach fails.
 
-use std::sync::Arc;
 
 use block::device::Device;
 use block::{ByteRange, Identity};
@@ -41,27 +40,29 @@ use cache::{ConflictingChanges, Freshness};
 use initiator::Mark;
 use store::Tokens;
 use uuid::Uuid;
-use writelog::WriteLog;
 
 use crate::caches::{Caches, LunRecord, MarkRecord, MarkStage, StoreRecord};
 use crate::content::uuid_at;
-use crate::dirty_guard::{DirtyGuard, Use};
 use crate::error::{Error, Failure, Result};
-use crate::held_marks::{HeldMarks, MarkRenewal};
-use crate::limits::CLOSE_TIME_MAX;
+use crate::held_marks::HeldMarks;
 use crate::place::Place;
 use crate::registry::Store;
 use crate::remotes::{MemberLun, Remotes, place_in_whole};
 use crate::status::stores::StoreFreshness;
 
 mod clearing;
+mod kept;
 mod registering;
+mod releasing;
 pub(crate) mod report;
 pub(crate) mod silence;
 pub(crate) mod token;
 
 use clearing::{Clearing, Taken};
 pub(crate) use clearing::{Invalidate, clear_pauses};
+pub use kept::{ChangesSince, KeptChanges};
+pub(crate) use releasing::release_marks;
+pub use releasing::release_refused;
 use report::{everything, report_of};
 use silence::{Asked, answered, ask_until_answered, is_silence, is_without_mark};
 use token::draw_token;
@@ -225,6 +226,18 @@ fn known_mark(record: Option<&StoreRecord>, member: &MemberLun) -> Option<MarkRe
     lun.mark.clone()
 }
 
+/// What the targets have of the marks of a store's LUNs.
+struct MarksFound {
+    /// Each reports what others changed.
+    is_reported: bool,
+    /// One that is there reports nothing, though it should.
+    is_owing: bool,
+    /// Each is there, and is not of a store that had none before.
+    are_all_known: bool,
+    /// Each is there and reports what others changed, if perhaps with another token than its last one.
+    report_all: bool,
+}
+
 impl Assessed {
     /// TAKE and report, for every LUN. A store without a record owns no mark until it is open:
     /// those taken for it are noted as owned by no store.
@@ -234,26 +247,8 @@ impl Assessed {
         caches: &Caches,
         record: Option<StoreRecord>,
     ) -> std::result::Result<(), Asked> {
-        let (mut is_reported, mut is_owing, mut are_all_known, mut reports_all) = (true, false, true, true);
         let remembered: Vec<Option<MarkRecord>> = self.luns.iter().map(|lun| lun.mark.clone()).collect();
-        for (member, lun) in member_luns.iter().zip(&mut self.luns) {
-            let (found, is_known) = member.find(lun.mark.as_ref()).await.map_err(Asked::There)?;
-            let stage = match lun.mark.as_ref().map(MarkRecord::stage) {
-                Some(MarkStage::Cleared | MarkStage::TokenOwed) if !is_known => MarkStage::Owing,
-                Some(stage) => stage,
-                None => MarkStage::New,
-            };
-            is_reported &= stage == MarkStage::Cleared;
-            are_all_known &= is_known && stage != MarkStage::New;
-            reports_all &= is_known && matches!(stage, MarkStage::Cleared | MarkStage::TokenOwed);
-            is_owing |= is_known && stage == MarkStage::Owing;
-            let mark = match found {
-                // Either token is accepted until the new one is known to be at the target.
-                Some(mark) => MarkRecord::new(mark.id, mark.token).with_candidate(draw_token()),
-                None => MarkRecord::new(Uuid::new_v4().into_bytes(), draw_token()),
-            };
-            lun.mark = Some(mark.with_stage(stage));
-        }
+        let marks = self.draw_marks(member_luns).await.map_err(Asked::There)?;
         self.remember(caches, record.as_ref(), &remembered).map_err(Asked::Here)?;
         let mut changed = Vec::new();
         for (member, lun) in member_luns.iter().zip(&mut self.luns) {
@@ -275,8 +270,8 @@ impl Assessed {
         // From now on only the new tokens are accepted: an older copy of the target's marks is
         // recognised.
         self.remember(caches, record.as_ref(), &remembered).map_err(Asked::Here)?;
-        if !is_reported && (reports_all || self.is_shared && are_all_known) {
-            self.owed = Some(if reports_all {
+        if !marks.is_reported && (marks.report_all || self.is_shared && marks.are_all_known) {
+            self.owed = Some(if marks.report_all {
                 "its mark did not get its last token when it was used last"
             } else {
                 NO_ORDERLY_END
@@ -284,30 +279,55 @@ impl Assessed {
             self.note_changes(changed);
             return Ok(());
         }
-        if !is_reported {
-            self.why = match self.is_new {
-                false if is_owing && self.is_shared => NO_ORDERLY_END.to_owned(),
-                false if is_owing => {
-                    "the target has no record of the time since it was used last: an attach before this one found \
-                     that, and was refused or cut short, or it was shared with other hosts and came to no orderly end"
-                        .to_owned()
-                }
-                false => {
-                    "the target kept no record of it: the logical unit's file was moved, restored, or changed while \
-                     the target did not run, or the record was given up for another host's"
-                        .to_owned()
-                }
-                true => {
-                    "this host has no record of the store: it is new, or comes from another host or from a version \
-                     that kept none, or the state directory is not the one from before"
-                        .to_owned()
-                }
-            };
+        if !marks.is_reported {
+            self.why = self.why_unreported(marks.is_owing);
             self.lose_mark();
             return Ok(());
         }
         self.note_changes(changed);
         Ok(())
+    }
+
+    /// Gives each LUN the mark that it is to have: that of its target where this has one, else a new one.
+    async fn draw_marks(&mut self, member_luns: &[MemberLun]) -> std::result::Result<MarksFound, block::Error> {
+        let mut marks = MarksFound { is_reported: true, is_owing: false, are_all_known: true, report_all: true };
+        for (member, lun) in member_luns.iter().zip(&mut self.luns) {
+            let (found, is_known) = member.find(lun.mark.as_ref()).await?;
+            let stage = match lun.mark.as_ref().map(MarkRecord::stage) {
+                Some(MarkStage::Cleared | MarkStage::TokenOwed) if !is_known => MarkStage::Owing,
+                Some(stage) => stage,
+                None => MarkStage::New,
+            };
+            marks.is_reported &= stage == MarkStage::Cleared;
+            marks.are_all_known &= is_known && stage != MarkStage::New;
+            marks.report_all &= is_known && matches!(stage, MarkStage::Cleared | MarkStage::TokenOwed);
+            marks.is_owing |= is_known && stage == MarkStage::Owing;
+            let mark = match found {
+                // Either token is accepted until the new one is known to be at the target.
+                Some(mark) => MarkRecord::new(mark.id, mark.token).with_candidate(draw_token()),
+                None => MarkRecord::new(Uuid::new_v4().into_bytes(), draw_token()),
+            };
+            lun.mark = Some(mark.with_stage(stage));
+        }
+        Ok(marks)
+    }
+
+    /// Why the target does not report what others changed; some mark `is_owing`.
+    fn why_unreported(&self, is_owing: bool) -> String {
+        match self.is_new {
+            false if is_owing && self.is_shared => NO_ORDERLY_END.to_owned(),
+            false if is_owing => {
+                "the target has no record of the time since it was used last: an attach before this one found \
+                     that, and was refused or cut short, or it was shared with other hosts and came to no orderly end"
+                    .to_owned()
+            }
+            false => "the target kept no record of it: the logical unit's file was moved, restored, or changed while \
+                     the target did not run, or the record was given up for another host's"
+                .to_owned(),
+            true => "this host has no record of the store: it is new, or comes from another host or from a version \
+                     that kept none, or the state directory is not the one from before"
+                .to_owned(),
+        }
     }
 
     /// Notes what others changed, by the target's report: these ranges, and no others.
@@ -395,11 +415,6 @@ impl Assessed {
             Freshness::Changed(ranges) | Freshness::Outdated(ranges) => ranges,
             Freshness::Unchanged | Freshness::Unknown => &[],
         }
-    }
-
-    /// The changes that must not be overwritten, unless `is_overwritten` allows it.
-    pub(crate) fn kept(&self, is_overwritten: bool) -> KeptChanges<'_> {
-        KeptChanges { assessed: self, is_overwritten }
     }
 
     /// Clears the marks, after the `store` was opened and old lines were dropped durably. Lines
@@ -617,109 +632,6 @@ impl MemberLun {
         let length = end.checked_sub(range.offset).filter(|&length| length > 0)?;
         place_in_whole(self.stripe, ByteRange { offset: range.offset, length })
     }
-}
-
-/// What others changed in a LUN since a write log was closed, for opening the log without an
-/// attachment.
-pub struct ChangesSince {
-    assessed: Assessed,
-    guard: Arc<DirtyGuard>,
-}
-
-impl ChangesSince {
-    /// Asks the target what others changed. `is_overwritten` as in [`Self::kept`].
-    ///
-    /// # Errors
-    /// Errors of this host's list; `WouldLoseData` for another copy of the log than the last one,
-    /// unless it is to overwrite in any case.
-    pub async fn assess(remotes: &Remotes, caches: &Caches, place: &Place, is_overwritten: bool) -> Result<Self> {
-        let guard = Arc::new(DirtyGuard::of(&Use::Replay, remotes));
-        release_marks(remotes, caches).await;
-        let promise = Promise { overwrites_changes: is_overwritten, ..Promise::default() };
-        let assessed = assess(remotes, caches, Store::Log, place, promise).await?;
-        Ok(Self { assessed, guard })
-    }
-
-    /// The changes that must not be overwritten, unless `is_overwritten` allows it. They are
-    /// reported again until [`Self::commit`].
-    pub fn kept(&self, is_overwritten: bool) -> KeptChanges<'_> {
-        self.assessed.kept(is_overwritten)
-    }
-
-    /// Clears the marks, after the `log` was opened as in an attachment; they get other tokens
-    /// until it is finished. Until then what is dirty in it is not written over changes that others
-    /// make while the LUN is out of reach. `is_overwritten` as in [`Self::kept`], for changes by others just now.
-    ///
-    /// # Errors
-    /// Errors of this host's list; a change by others, just now, where the log is dirty.
-    pub async fn commit(
-        self,
-        caches: &Caches,
-        record: StoreRecord,
-        (log, is_overwritten): (&Arc<WriteLog>, bool),
-    ) -> Result<MarkRenewal> {
-        let place = self.assessed.place.clone();
-        let (_, marks) = self.assessed.commit(caches, record, (&**log, is_overwritten)).await?;
-        self.guard.put(&place, Store::Log, log.clone(), false);
-        Ok(MarkRenewal::start(vec![marks], Some(&self.guard)))
-    }
-}
-
-/// Changes by others that a write log must not overwrite.
-pub struct KeptChanges<'a> {
-    assessed: &'a Assessed,
-    is_overwritten: bool,
-}
-
-impl KeptChanges<'_> {
-    /// The store's place.
-    pub(crate) fn ranges(&self) -> &[ByteRange] {
-        if self.is_overwritten { &[] } else { self.assessed.changed() }
-    }
-
-    /// [`Assessed::begin_opening`].
-    pub(crate) fn begin_opening(&self, caches: &Caches) -> Result<Tokens> {
-        self.assessed.begin_opening(caches)
-    }
-
-    /// [`Assessed::refusal`].
-    pub(crate) fn refusal(&self, error: block::Error) -> Error {
-        self.assessed.refusal(error)
-    }
-}
-
-/// FORGET, for the marks that were made for a use of the LUNs that is refused. A target that does
-/// not answer soon is asked again the next time.
-pub async fn release_refused(remotes: &Remotes, caches: &Caches) {
-    if tokio::time::timeout(CLOSE_TIME_MAX, release_marks(remotes, caches)).await.is_err() {
-        tracing::warn!("the target does not answer: a change mark that nobody needs is forgotten the next time");
-    }
-}
-
-/// FORGET, for the marks of stores that this host gave up, at the connected LUNs. What cannot be
-/// done now is done the next time.
-pub(crate) async fn release_marks(remotes: &Remotes, caches: &Caches) {
-    for member in remotes.member_luns() {
-        if let Err(error) = release_marks_of(&member, caches).await {
-            tracing::warn!(%error, "a change mark that nobody needs any more is forgotten the next time");
-        }
-    }
-}
-
-async fn release_marks_of(member: &MemberLun, caches: &Caches) -> Result<()> {
-    if member.luns.iter().any(|lun| lun.change_mark_support().is_none()) {
-        return Ok(());
-    }
-    let released = caches.released_marks(&member.identity)?;
-    for lun in member.luns.iter().filter(|_| !released.is_empty()) {
-        let known = lun.marks().await?;
-        // TAKE of a mark that does not exist would create it.
-        for mark in released.iter().filter(|mark| known.iter().any(|known| known.id == mark.id())) {
-            lun.take_mark(mark.id(), mark.newest()).await?;
-            lun.forget_mark(mark.id()).await?;
-        }
-    }
-    released.iter().try_for_each(|mark| caches.note_forgotten(mark))
 }
 
 /// Notes that a LUN is about to be changed without the stores at other places than `but`: their

@@ -32,7 +32,7 @@ pub mod table;
 
 use file_place::FilePlace;
 use kind::Value;
-use setting::{Setting, Unset};
+use setting::{Changes, Setting, Unset};
 use table::rows;
 
 /// The source of a value, the weakest first.
@@ -181,7 +181,7 @@ impl Settings {
     /// `Usage`, naming both.
     pub fn check(&self) -> Result<()> {
         for setting in rows().filter(|setting| self.is_given(setting.key)) {
-            if setting.changes == table::Changes::LiveOnly {
+            if setting.changes == Changes::LiveOnly {
                 let message = format!("{} is for `forebay set`, once it runs", self.name_of(setting.key));
                 return Err(Error::new(Failure::Usage, message));
             }
@@ -325,7 +325,7 @@ impl Settings {
     /// Every setting with its value in effect, as text; without those of stores that exist, whose
     /// options are stored in them.
     pub fn in_effect(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let is_said = |setting: &&Setting| matches!(setting.changes, table::Changes::AtStart | table::Changes::Live);
+        let is_said = |setting: &&Setting| matches!(setting.changes, Changes::AtStart | Changes::Live);
         rows().filter(is_said).filter_map(|setting| {
             let default = match setting.unset {
                 Unset::Value(text) if self.is_useful(setting) => Some(text.to_owned()),

@@ -33,7 +33,6 @@
 //! gets the report again. A store without a record has no mark before it is open: a mark that is
 //! made for it is noted as owned by no store until then, and removed if the attach fails.
 
-
 use block::device::Device;
 use block::{ByteRange, Identity};
 use cache::{ConflictingChanges, Freshness};

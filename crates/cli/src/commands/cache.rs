@@ -21,6 +21,7 @@ use stack::store_file::{open_device, open_to_read};
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 
+use super::existing::{Open, open_existing};
 use super::{discard, superblock};
 use crate::arguments::{Cache, CacheDiscard, CacheList, CacheMove, CachePath, CachePlace};
 use crate::output::{age, confirm, print_json, print_line};
@@ -197,7 +198,7 @@ async fn move_size(arguments: &CacheMove) -> Result<()> {
 }
 
 async fn inspect(arguments: CachePath) -> Result<()> {
-    let (place, device) = open_existing(&arguments.place, open_to_read)?;
+    let (place, device) = opened(&arguments.place, open_to_read)?;
     let inspection = cache::inspect(&device).await.map_err(|error| at(&place, error))?;
     if arguments.json.json {
         print_json(&json!(inspection));
@@ -239,7 +240,7 @@ async fn inspect(arguments: CachePath) -> Result<()> {
 }
 
 async fn check(arguments: CachePath) -> Result<()> {
-    let (place, device) = open_existing(&arguments.place, open_to_read)?;
+    let (place, device) = opened(&arguments.place, open_to_read)?;
     let inspection = cache::check(&device).await.map_err(|error| at(&place, error))?;
     if arguments.json.json {
         print_json(&json!(inspection));
@@ -274,7 +275,7 @@ fn failure_of(place: &Place) -> Result<Option<String>> {
 
 /// Gives up what is dirty beyond the end of the logical unit, and nothing else.
 async fn discard_beyond_end(at_place: &CachePlace, is_loss_allowed: bool) -> Result<()> {
-    let (shown, device) = open_existing(at_place, open_device)?;
+    let (shown, device) = opened(at_place, open_device)?;
     if let Some(words) = failure_of(&shown)? {
         return Err(Error::new(Failure::WouldLoseData, words));
     }
@@ -309,18 +310,11 @@ async fn discard_beyond_end(at_place: &CachePlace, is_loss_allowed: bool) -> Res
     Ok(())
 }
 
-/// Opens a store that is there.
-type Open = fn(&Place, &Caches) -> Result<SharedDevice>;
-
-/// The device of an existing cache.
-fn open_existing(CachePlace { path, cache_offset }: &CachePlace, open: Open) -> Result<(Place, SharedDevice)> {
-    if !path.exists() {
-        return Err(Error::new(Failure::NotFound, format!("there is no cache at {}", path.display())));
-    }
-    let place = Place::new(path, cache_offset.map(|offset| offset.0))?;
-    let device = open(&place, &Caches::open(&Paths::from_environment()?)?)?;
-    // The path as the user wrote it, for messages.
-    Ok((Place { path: path.clone(), ..place }, device))
+/// The place with the path as the user wrote it, and the device of the cache there.
+fn opened(CachePlace { path, cache_offset }: &CachePlace, open: Open) -> Result<(Place, SharedDevice)> {
+    let named = Place { path: path.clone(), offset: cache_offset.map(|offset| offset.0) };
+    let (_, device) = open_existing("cache", &named, open)?;
+    Ok((named, device))
 }
 
 fn at(place: &Place, error: block::Error) -> Error {

@@ -13,6 +13,7 @@
 //! | [`range_lock`] | the one lock that keeps overlapping requests in order |
 //! | [`shared_sync`] | which writes and flushes wait for which sync, where they share one |
 //! | [`losses`] | [`Losses`](losses::Losses): losses of acknowledged data, and which clients have been told |
+//! | [`poll_wakes`] | [`PollWakes`]: wake-ups of a task by the futures that it polls |
 //! | [`pieces`] | how much of a long request is done at a time |
 //! | [`submitter`] | [`Submitter`]: the submitter of a request |
 //! | [`fair_queue`] | [`FairQueue`]: fair turns for submitters where there is too little for all |
@@ -37,6 +38,7 @@ pub mod limits;
 pub mod losses;
 pub mod memory;
 pub mod pieces;
+pub mod poll_wakes;
 pub mod range_lock;
 pub mod request;
 pub mod shared_sync;
@@ -53,5 +55,6 @@ pub use fair_queue::FairQueue;
 pub use geometry::{Geometry, Hints};
 pub use grants::Grants;
 pub use identity::Identity;
+pub use poll_wakes::PollWakes;
 pub use request::{Extent, ExtentKind, Operation, OperationKind, Request, Response};
 pub use submitter::Submitter;

@@ -10,7 +10,7 @@
 //! behind the entry, bitmap by bitmap.
 
 use base::checksum::{Crc32c, crc32c};
-use store::{BindingRaw, Kind, LogPositionRaw};
+use store::{BindingRaw, LogPositionRaw, StoreKind};
 use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -22,7 +22,7 @@ use crate::numbers::{BlockNumber, FrameNumber, PageNumber, TableSequence};
 use crate::sectors::Sectors;
 
 /// What the superblock calls a cache.
-pub const KIND: Kind = Kind { code: *b"cache\0\0\0", version: 2, version_min: 1, name: "cache" };
+pub const KIND: StoreKind = StoreKind { code: *b"cache\0\0\0", version: 2, version_min: 1, name: "cache" };
 
 /// [`ParametersRaw::state`]: in use, or its program stopped without closing it.
 pub const STATE_IN_USE: u8 = 0;

@@ -5,20 +5,22 @@
 //! discarded: a file then keeps its blocks, and the cache can be opened on a disk that became full. The zeroes of the
 //! log are written as data: a file system commits its journal for each append to blocks that it has only reserved.
 
-use base::buffer::Buffer;
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Device, Error, ErrorKind, SharedDevice};
-use store::{Binding, LogPosition, Sequence, Superblock, superblock};
+use store::{Binding, LogPosition, Sequence, Superblock, new_device, superblock};
 use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 
 use crate::crash_mode::CrashMode;
 use crate::format::{CHECKSUMS_NONE, CHECKSUMS_OF_LINES, KIND, PAGE_BYTES, ParametersRaw, STATE_CLOSED, entry_bytes};
 use crate::layout::Layout;
-use crate::limits::{LOGICAL_BLOCK_BYTES_MAX, ORIGIN_BYTES_MAX, SECTOR_BYTES, TABLE_IO_BYTES};
+use crate::limits::{ORIGIN_BYTES_MAX, SECTOR_BYTES};
 use crate::line_size::LineSize;
 use crate::options::FormatOptions;
+
+/// A cache in errors.
+const WORDS: new_device::Words = new_device::Words { device: "the cache device", store: "a cache", done: "cached" };
 
 pub(crate) async fn format(
     cache_device: &SharedDevice,
@@ -41,7 +43,7 @@ pub(crate) async fn format(
     let uuid = options.uuid.unwrap_or_else(Uuid::new_v4);
     superblock::erase(cache_device).await?;
     let table = ByteRange { offset: layout.table_offset, length: layout.page_count * 2 * PAGE_BYTES as u64 };
-    write_zeroes(cache_device, layout.log).await?;
+    new_device::write_zeroes(cache_device, layout.log).await?;
     clear(cache_device, table).await?;
     cache_device.flush().await?;
     Superblock::create(cache_device, KIND, uuid, parameters).await?;
@@ -50,21 +52,8 @@ pub(crate) async fn format(
 
 /// Refuses devices that no cache can be made of.
 pub(crate) fn check_devices(cache_device: &SharedDevice, origin: &SharedDevice) -> Result<(), Error> {
-    let (cache, origin) = (cache_device.geometry(), origin.geometry());
-    if cache.is_read_only {
-        return Err(Error::new(ErrorKind::ReadOnly, "the cache device is read-only"));
-    }
-    if u64::from(cache.logical_block_bytes) != SECTOR_BYTES {
-        let context = format!(
-            "a cache needs a device with logical blocks of {SECTOR_BYTES} bytes, and this one has {}",
-            cache.logical_block_bytes
-        );
-        return Err(Error::new(ErrorKind::Unsupported, context));
-    }
-    if origin.logical_block_bytes > LOGICAL_BLOCK_BYTES_MAX {
-        let context = format!("a LUN with logical blocks of {} bytes cannot be cached", origin.logical_block_bytes);
-        return Err(Error::new(ErrorKind::Unsupported, context));
-    }
+    new_device::check(cache_device, origin, WORDS)?;
+    let origin = origin.geometry();
     if origin.size_bytes > ORIGIN_BYTES_MAX {
         let context = format!("a LUN of {} bytes cannot be cached, of more than {ORIGIN_BYTES_MAX}", origin.size_bytes);
         return Err(Error::new(ErrorKind::Unsupported, context));
@@ -107,18 +96,7 @@ fn parameters(layout: &Layout, binding: &Binding) -> Result<ParametersRaw, Error
 async fn clear(device: &SharedDevice, range: ByteRange) -> Result<(), Error> {
     let may_discard = false;
     match device.write_zeroes(range.offset, range.length, false, may_discard).await {
-        Err(error) if error.kind() == ErrorKind::Unsupported => write_zeroes(device, range).await,
+        Err(error) if error.kind() == ErrorKind::Unsupported => new_device::write_zeroes(device, range).await,
         result => result,
     }
-}
-
-/// Makes a range zero by data.
-async fn write_zeroes(device: &SharedDevice, range: ByteRange) -> Result<(), Error> {
-    let mut offset = range.offset;
-    while offset < range.end() {
-        let length = (range.end() - offset).min(TABLE_IO_BYTES as u64);
-        device.write(offset, Buffer::zeroed(length as usize), false).await?;
-        offset += length;
-    }
-    Ok(())
 }

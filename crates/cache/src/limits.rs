@@ -11,10 +11,6 @@ pub const LINE_BYTES_MAX: u64 = 256 << 10;
 /// Bytes that one bit of the valid and dirty bitmaps stands for: the smallest logical block.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// Largest logical block of an origin in bytes: a request then never covers part of a sector, and one line holds whole
-/// blocks.
-pub const LOGICAL_BLOCK_BYTES_MAX: u32 = 4096;
-
 /// Largest origin in bytes: the table has 6 bytes for the number of a block, and the smallest block is of 4 KiB.
 pub const ORIGIN_BYTES_MAX: u64 = 1 << 60;
 

@@ -1,20 +1,30 @@
 //! The command line: with `guidance`, the one definition that gives the parser, `--help`, the manual pages, the
 //! reference pages and the shell completions.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use base::units::ByteSize;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use lab::Clock;
-use stack::busy_polling::BusyPolling;
-use stack::lun_spec::{LunSpec, parse_duration};
+use stack::lun_spec::parse_duration;
 use workload::bench::ReadWrite;
 use workload::replay::Pace;
 use workload::trace::Format;
 
 use crate::settings_arguments::{ArrangementOptions, AttachOptions, Given, LoginOptions};
+
+mod cache;
+mod json;
+mod log;
+mod seconds;
+mod target;
+
+pub use cache::{Cache, CacheDiscard, CacheList, CacheMove, CachePath, CachePlace};
+pub use json::Json;
+pub use log::{Log, LogCheck, LogDiscard, LogPath, LogPlace, LogReplay};
+use seconds::parse_seconds;
+pub use target::{Target, TargetCheck, TargetReload, TargetServe, TargetStatus};
 
 /// Where the help of every command names the options that all have: behind its own, before `--help`.
 const GLOBAL_ORDER: usize = 900;
@@ -89,13 +99,6 @@ pub enum Command {
 }
 
 #[derive(Debug, Args)]
-pub struct Json {
-    /// Print one JSON object instead of text
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
 pub struct Demo {
     /// Where to write the report
     #[arg(long, value_name = "FILE", default_value = "forebay-demo.html")]
@@ -106,96 +109,6 @@ pub struct Demo {
     /// Seed of the workload: the same seed, the same requests
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    #[command(flatten)]
-    pub json: Json,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Target {
-    /// Serve in the foreground until SIGTERM; prints `ready: ADDRESS` for each portal
-    Serve(Box<TargetServe>),
-    /// Read the configuration file again: targets, logical units, accounts and access change while sessions go on
-    Reload(TargetReload),
-    /// Say whether a configuration file makes sense, without serving it
-    Check(TargetCheck),
-    /// Show sessions, connections and logical units
-    Status(TargetStatus),
-}
-
-#[derive(Debug, Args)]
-pub struct TargetServe {
-    /// Address to listen on, IPv4 or [IPv6]; more than one may be given
-    #[arg(long = "portal", value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3260")]
-    pub portals: Vec<SocketAddr>,
-    /// The target's name
-    #[arg(long, value_name = "IQN", required_unless_present = "config")]
-    pub iqn: Option<String>,
-    /// A logical unit: NUMBER=ram:SIZE or NUMBER=file:PATH[,size=SIZE][,direct], then [,read-only] [,write-cache]
-    /// [,block=512|4096] [,disk=7200rpm] [,seek=DURATION] [,rotation=DURATION] [,transfer=SIZE/s] [,shared]
-    #[arg(long = "lun", value_name = "SPEC", required_unless_present = "config")]
-    pub luns: Vec<LunSpec>,
-    /// A configuration file (TOML) instead of --iqn and --lun
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with_all = ["iqn", "luns", "chap_user", "chap_file", "mutual_chap_user", "mutual_chap_file"],
-    )]
-    pub config: Option<PathBuf>,
-    /// Ask initiators for this CHAP user's secret
-    #[arg(long, value_name = "USER")]
-    pub chap_user: Option<String>,
-    /// File with the CHAP secret (its first line); or set FOREBAY_CHAP_PASSWORD
-    #[arg(long, value_name = "FILE", requires = "chap_user")]
-    pub chap_file: Option<PathBuf>,
-    /// Who the target proves to be, to initiators that ask for it (mutual CHAP)
-    #[arg(long, value_name = "USER", requires = "chap_user")]
-    pub mutual_chap_user: Option<String>,
-    /// File with the target's own CHAP secret (its first line); or set FOREBAY_MUTUAL_CHAP_PASSWORD
-    #[arg(long, value_name = "FILE", requires = "mutual_chap_user")]
-    pub mutual_chap_file: Option<PathBuf>,
-    /// Serve metrics for Prometheus here, at /metrics; prints `metrics: ADDRESS`
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub metrics: Option<SocketAddr>,
-    /// How long sessions look for commands before they sleep, while few are under way and looking pays (default: auto,
-    /// what a wake-up takes)
-    #[arg(long, value_name = "auto|off|DURATION")]
-    pub busy_poll: Option<BusyPolling>,
-    /// Listen on addresses other than this machine's loopback
-    #[arg(long)]
-    pub allow_remote: bool,
-    /// Name for `forebay status` and `forebay target status`
-    #[arg(long, default_value = "target")]
-    pub name: String,
-}
-
-#[derive(Debug, Args)]
-pub struct TargetName {
-    /// The --name it was started with
-    #[arg(default_value = "target")]
-    pub name: String,
-}
-
-#[derive(Debug, Args)]
-pub struct TargetReload {
-    #[command(flatten)]
-    pub name: TargetName,
-    #[command(flatten)]
-    pub json: Json,
-}
-
-#[derive(Debug, Args)]
-pub struct TargetCheck {
-    /// The configuration file (TOML)
-    pub config: PathBuf,
-    /// Allow addresses other than this machine's loopback
-    #[arg(long)]
-    pub allow_remote: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct TargetStatus {
-    #[command(flatten)]
-    pub name: TargetName,
     #[command(flatten)]
     pub json: Json,
 }
@@ -345,144 +258,6 @@ pub struct Set {
     /// What to change
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Cache {
-    /// List the caches of this host
-    List(CacheList),
-    /// Give part of the size of one attachment's cache to another's, while both are used
-    Move(CacheMove),
-    /// Show what a cache holds, for which logical unit
-    Inspect(CachePath),
-    /// Read the whole metadata and report damage
-    Check(CachePath),
-    /// Give up what a cache holds, dirty data too, also of one that is damaged or gone
-    Discard(CacheDiscard),
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Log {
-    /// List the write logs of this host that may hold what their logical units do not have
-    List(Json),
-    /// Show what a write log holds, for which logical unit
-    Inspect(LogPath),
-    /// Read everything the logical unit does not have, compare it with its checksums, and name what is damaged
-    Check(LogCheck),
-    /// Bring everything to the logical unit
-    Replay(Box<LogReplay>),
-    /// Give up what a write log holds, dirty data too, also of one that is damaged or gone
-    Discard(LogDiscard),
-}
-
-#[derive(Debug, Args)]
-pub struct LogPlace {
-    /// The log's file or block device
-    pub path: PathBuf,
-    /// Where in that it begins (default: it takes all of it)
-    #[arg(long, value_name = "BYTES")]
-    pub log_offset: Option<ByteSize>,
-}
-
-#[derive(Debug, Args)]
-pub struct LogPath {
-    #[command(flatten)]
-    pub place: LogPlace,
-    #[command(flatten)]
-    pub json: Json,
-}
-
-#[derive(Debug, Args)]
-pub struct LogCheck {
-    #[command(flatten)]
-    pub place: LogPlace,
-    /// The log's persistent memory, if it has any, or a copy of it: it is checked, too
-    #[arg(long, value_name = "PATH")]
-    pub nvram: Option<PathBuf>,
-    #[command(flatten)]
-    pub json: Json,
-}
-
-#[derive(Debug, Args)]
-pub struct LogReplay {
-    #[command(flatten)]
-    pub place: LogPlace,
-    /// The logical unit: iscsi://[USER@]HOST[:PORT]/IQN/LUN; several, separated by commas, as one
-    #[arg(value_name = "URL[,URL...]")]
-    pub urls: String,
-    #[command(flatten)]
-    pub arrange: Given<ArrangementOptions>,
-    /// The log's persistent memory, if it has any
-    #[arg(long, value_name = "PATH")]
-    pub nvram: Option<PathBuf>,
-    /// What the log has replaces what others have written to the same places since. Without it such a replay is refused
-    #[arg(long)]
-    pub overwrite_changes: bool,
-    #[command(flatten)]
-    pub login: Given<LoginOptions>,
-}
-
-#[derive(Debug, Args)]
-pub struct LogDiscard {
-    #[command(flatten)]
-    pub place: LogPlace,
-    /// Do not ask, even when dirty data is lost
-    #[arg(long)]
-    pub allow_data_loss: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct CacheList {
-    /// Measure for so long what those in use have to do: reads and writes a second, hit ratio, requests in flight
-    #[arg(long, value_name = "DURATION", value_parser = parse_seconds)]
-    pub load: Option<Duration>,
-    /// Strike clean caches from the list whose file is gone; one that comes back begins cold
-    #[arg(long)]
-    pub prune: bool,
-    #[command(flatten)]
-    pub json: Json,
-}
-
-#[derive(Debug, Args)]
-pub struct CacheMove {
-    /// How much
-    pub size: ByteSize,
-    /// The attachment whose cache shrinks
-    #[arg(long, value_name = "NAME")]
-    pub from: String,
-    /// The attachment whose cache grows
-    #[arg(long, value_name = "NAME")]
-    pub to: String,
-}
-
-#[derive(Debug, Args)]
-pub struct CachePlace {
-    /// The cache's file or block device
-    pub path: PathBuf,
-    /// Where in that it begins (default: it takes all of it)
-    #[arg(long, value_name = "BYTES")]
-    pub cache_offset: Option<ByteSize>,
-}
-
-#[derive(Debug, Args)]
-pub struct CachePath {
-    #[command(flatten)]
-    pub place: CachePlace,
-    #[command(flatten)]
-    pub json: Json,
-}
-
-#[derive(Debug, Args)]
-pub struct CacheDiscard {
-    #[command(flatten)]
-    pub place: CachePlace,
-    /// Only what lies beyond the end of a logical unit that became smaller, as large as that was when the cache was
-    /// attached last; the rest stays
-    #[arg(long)]
-    pub beyond_end: bool,
-    /// Do not ask, even when dirty data is lost
-    #[arg(long)]
-    pub allow_data_loss: bool,
 }
 
 #[derive(Debug, Args)]
@@ -693,13 +468,6 @@ fn parse_clock(text: &str) -> Result<Clock, String> {
         .into_iter()
         .find(|clock| clock.as_str() == text)
         .ok_or_else(|| format!("\"{text}\" is no clock: virtual or real"))
-}
-
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<u64>() {
-        Ok(seconds) => Ok(Duration::from_secs(seconds)),
-        Err(_) => parse_duration(text),
-    }
 }
 
 #[cfg(test)]

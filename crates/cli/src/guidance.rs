@@ -446,7 +446,7 @@ mod tests {
     /// Options of their own, which the help does not name any more.
     #[test]
     fn every_setting_is_an_option_of_attach() {
-        for setting in stack::settings::table::TABLE {
+        for setting in stack::settings::table::rows() {
             for flag in setting.flag.into_iter().chain(setting.old_flag) {
                 let line = ["forebay", "attach", "iscsi://h/iqn.a:b/0"];
                 let plain = command().try_get_matches_from(line.into_iter().chain([&*format!("--{flag}")]));

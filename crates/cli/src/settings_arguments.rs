@@ -7,7 +7,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use stack::Result;
 use stack::settings::kind::Kind;
-use stack::settings::table::{Part, Setting, TABLE, Unset};
+use stack::settings::setting::{Part, Setting, Unset};
+use stack::settings::table::rows;
 use stack::settings::{Origin, Settings};
 
 /// Which settings a command has options for.
@@ -97,7 +98,7 @@ pub fn settings(login: &Given<LoginOptions>, arrangement: &Given<ArrangementOpti
 
 impl<O: Options> Args for Given<O> {
     fn augment_args(command: Command) -> Command {
-        let rows = TABLE.iter().filter(|setting| O::has(setting));
+        let rows = rows().filter(|setting| O::has(setting));
         rows.fold(command, |command, setting| match setting.flag {
             Some(flag) => command.arg(argument(setting, flag, O::shows(setting))),
             None => command,
@@ -112,7 +113,7 @@ impl<O: Options> Args for Given<O> {
 impl<O: Options> FromArgMatches for Given<O> {
     fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<Self, clap::Error> {
         let mut entries = Vec::new();
-        for (setting, flag) in TABLE.iter().filter(|setting| O::has(setting)).filter_map(|row| Some((row, row.flag?))) {
+        for (setting, flag) in rows().filter(|setting| O::has(setting)).filter_map(|row| Some((row, row.flag?))) {
             let origin = match (matches.value_source(setting.key), setting.variable) {
                 (Some(ValueSource::CommandLine), _) => Origin::Flag(flag),
                 (Some(ValueSource::EnvVariable), Some(variable)) => Origin::Environment(variable),

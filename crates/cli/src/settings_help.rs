@@ -1,14 +1,15 @@
 //! Descriptions of the settings, beyond their options: in `attach --help-all`, in the help of
 //! `set`, on manual pages and in the reference.
 
-use stack::settings::table::{Changes, Part, Setting, TABLE};
+use stack::settings::setting::{Changes, Part, Setting};
+use stack::settings::table::rows;
 
 /// Columns of a line of help, indent included.
 const COLUMNS: usize = 100;
 
 /// The settings of one part.
-fn rows(part: Part) -> impl Iterator<Item = &'static Setting> {
-    TABLE.iter().filter(move |setting| setting.part == part)
+fn rows_of(part: Part) -> impl Iterator<Item = &'static Setting> {
+    rows().filter(move |setting| setting.part == part)
 }
 
 /// Every setting, part by part, for a terminal.
@@ -17,7 +18,7 @@ pub fn in_words() -> String {
         "Settings, for --set KEY=VALUE and for the file of --config; those with * also for `forebay set`:".to_owned();
     for (part, heading) in Part::ALL {
         text += &format!("\n\n{heading}:");
-        for setting in rows(*part) {
+        for setting in rows_of(*part) {
             let star = if setting.is_live() { " *" } else { "" };
             text += &format!("\n  {}={}{star}\n{}", setting.key, setting.kind.word(), folded(&meaning(setting), 6));
         }
@@ -28,7 +29,7 @@ pub fn in_words() -> String {
 /// The settings of an attachment that `forebay set` changes, for a terminal.
 pub fn live_in_words() -> String {
     let mut text = "Settings of an attachment:".to_owned();
-    for setting in TABLE.iter().filter(|setting| setting.is_live()) {
+    for setting in rows().filter(|setting| setting.is_live()) {
         text += &format!("\n  {}={}\n{}", setting.key, setting.kind.word(), folded(&meaning(setting), 6));
     }
     text + "\n\nOf a target: lun.NUMBER.disk=on|off, or of several targets IQN.lun.NUMBER.disk=on|off"
@@ -40,7 +41,7 @@ pub fn in_tables() -> String {
     for (part, heading) in Part::ALL {
         text +=
             &format!("\n## {heading}\n| key | option | values | default | changes | |\n|---|---|---|---|---|---|\n");
-        for setting in rows(*part) {
+        for setting in rows_of(*part) {
             let flags: Vec<String> =
                 setting.flag.into_iter().chain(setting.old_flag).map(|flag| format!("`--{flag}`")).collect();
             let flag = flags.join(", ");
@@ -102,7 +103,7 @@ mod tests {
     #[test]
     fn every_setting_is_told_once_and_no_line_is_too_long() {
         let (text, tables) = (in_words(), in_tables());
-        for setting in TABLE {
+        for setting in rows() {
             let row = format!("\n| `{}` |", setting.key);
             assert_eq!(tables.matches(&row).count(), 1, "{}", setting.key);
             let line = format!("\n  {}={}", setting.key, setting.kind.word());

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use stack::settings::file::URL;
-use stack::settings::table::{Setting, TABLE, Unset};
+use stack::settings::setting::{Setting, Unset};
+use stack::settings::table::rows;
 
 use crate::file::AttachmentFile;
 
@@ -25,8 +26,8 @@ impl Change {
             change.at_start.push(URL);
         }
         let is_changed = |setting: &&Setting| old.settings.get(setting.key) != new.settings.get(setting.key);
-        let changed: BTreeSet<&str> = TABLE.iter().filter(is_changed).map(|setting| setting.key).collect();
-        for setting in TABLE.iter().filter(is_changed) {
+        let changed: BTreeSet<&str> = rows().filter(is_changed).map(|setting| setting.key).collect();
+        for setting in rows().filter(is_changed) {
             // A setting of a cache that the attachment does not have cannot be set.
             let is_of_new_part = setting.needs.iter().any(|needed| changed.contains(needed));
             match value(setting, new).filter(|_| setting.is_live() && !is_of_new_part) {
@@ -62,7 +63,7 @@ mod tests {
         let old = file("a", &[cache, ("cache.mode", "write-back"), ("cache.clean-above", "20%"), ("wait", "on")]);
         let new = file("b", &[cache, ("cache.mode", "write-through"), ("read-only", "on"), ("wait", "on")]);
         let change = Change::between(&old, &new);
-        let default = |key: &str| match TABLE.iter().find(|setting| setting.key == key).unwrap().unset {
+        let default = |key: &str| match rows().find(|setting| setting.key == key).unwrap().unset {
             Unset::Value(text) => text.to_owned(),
             Unset::Words(_) => panic!("{key} has a default"),
         };

@@ -12,7 +12,7 @@ use base::clock::{Clock, Instant};
 use futures_util::FutureExt;
 use futures_util::future::{LocalBoxFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use stack::control::{Presence, Request, call, look};
+use stack::control::{ControlRequest, Presence, call, look};
 use stack::paths::Paths;
 use stack::status::daemon::{DaemonStatus, FileChange, FilesRead};
 use stack::systemd;
@@ -213,7 +213,7 @@ impl Keeper {
     /// Tells a process to write everything dirty back, and to end. Its end is told by who watches it.
     async fn detach(&self, name: String) {
         let socket = self.paths.control_socket(&name);
-        let request = Request::Detach { keep_dirty: false, remove_cache: false };
+        let request = ControlRequest::Detach { keep_dirty: false, remove_cache: false };
         loop {
             let Err(error) = call(&socket, &request, |_| {}).await else { return };
             // An attachment may end with an error, too.
@@ -343,7 +343,7 @@ impl Keeper {
         }
         let socket = self.paths.control_socket(name);
         for (key, value) in change.live {
-            let request = Request::Set { key: key.to_owned(), value: value.clone() };
+            let request = ControlRequest::Set { key: key.to_owned(), value: value.clone() };
             match call(&socket, &request, |_| {}).await {
                 Ok(_) => applied.set.push(format!("{key}={value}")),
                 Err(error) => applied.refused.push(format!("{key}={value}: {error}")),

@@ -12,7 +12,7 @@ use crate::file::AttachmentFile;
 
 /// What is known of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ProcessState {
     /// A process with its name is looked for, to be adopted.
     Sought,
     /// A process was started, or found, and does not answer yet.
@@ -31,7 +31,7 @@ pub enum State {
     Staying(Instant),
 }
 
-impl State {
+impl ProcessState {
     /// For the status.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ pub struct Kept {
     pub needs_start: BTreeSet<&'static str>,
     /// Its process.
     pub pid: Option<u32>,
-    state: State,
+    state: ProcessState,
     since: Instant,
     starts: u64,
     backoff: Backoff,
@@ -94,7 +94,7 @@ impl Kept {
             is_asked_for: false,
             needs_start: BTreeSet::new(),
             pid: None,
-            state: State::Sought,
+            state: ProcessState::Sought,
             since: now,
             starts: 0,
             backoff: Backoff::default(),
@@ -104,7 +104,7 @@ impl Kept {
     }
 
     /// Its state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ProcessState {
         self.state
     }
 
@@ -114,7 +114,7 @@ impl Kept {
     }
 
     /// Enters a state.
-    pub fn enter(&mut self, state: State, now: Instant) {
+    pub fn enter(&mut self, state: ProcessState, now: Instant) {
         if self.state.as_str() != state.as_str() {
             self.since = now;
         }
@@ -122,7 +122,7 @@ impl Kept {
     }
 
     /// Enters a state for a reason.
-    pub fn enter_because(&mut self, state: State, why: &str, now: Instant) {
+    pub fn enter_because(&mut self, state: ProcessState, why: &str, now: Instant) {
         self.why = Some(why.to_owned());
         self.enter(state, now);
     }
@@ -137,18 +137,18 @@ impl Kept {
 
     /// Its process ended. It waits for its next start, has failed for good, or is detached.
     pub fn note_end(&mut self, end: End, now: Instant) {
-        let served = (self.state == State::Running).then(|| now.since(self.since));
+        let served = (self.state == ProcessState::Running).then(|| now.since(self.since));
         self.pid = None;
         let why = end.why().map(str::to_owned);
         let next = match &self.mistake {
-            _ if end == End::Detached => State::Detached,
+            _ if end == End::Detached => ProcessState::Detached,
             Some(mistake) => {
                 self.why = Some(mistake.clone());
                 self.last_end = Some(end);
-                return self.enter(State::Failed, now);
+                return self.enter(ProcessState::Failed, now);
             }
-            None if end.may_pass() => State::Waiting(now + self.backoff.wait_after(served)),
-            None => State::Failed,
+            None if end.may_pass() => ProcessState::Waiting(now + self.backoff.wait_after(served)),
+            None => ProcessState::Failed,
         };
         self.why = why;
         self.last_end = Some(end);

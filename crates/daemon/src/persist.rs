@@ -13,7 +13,7 @@ use stack::paths::Paths;
 use stack::settings::Settings;
 use stack::settings::file::URL;
 use stack::settings::kind::Kind;
-use stack::settings::table::Setting;
+use stack::settings::setting::Setting;
 use stack::{Error, Failure, Result};
 use tempfile::NamedTempFile;
 use toml::{Table, Value};

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use stack::control::{Handler, Progress, Request};
+use stack::control::{ControlRequest, Handler, Progress};
 use stack::status::daemon::KeptStatus;
 use stack::status::{Answer, Left, ProcessStatus};
 use stack::{Error, Failure, Result};
@@ -21,25 +21,25 @@ impl Requests {
 }
 
 impl Handler for Requests {
-    async fn handle(&self, request: Request, _progress: Progress) -> Result<Answer> {
+    async fn handle(&self, request: ControlRequest, _progress: Progress) -> Result<Answer> {
         let keeper = &self.0;
         match request {
-            Request::Status => Ok(Answer::Status(Box::new(ProcessStatus::Daemon(Box::new(keeper.status()))))),
-            Request::Reload => Ok(Answer::FilesRead(Box::new(keeper.reload().await?))),
-            Request::Start { attachment } => {
+            ControlRequest::Status => Ok(Answer::Status(Box::new(ProcessStatus::Daemon(Box::new(keeper.status()))))),
+            ControlRequest::Reload => Ok(Answer::FilesRead(Box::new(keeper.reload().await?))),
+            ControlRequest::Start { attachment } => {
                 keeper.start_as_asked(&attachment).await?;
                 Ok(Answer::Kept(Box::new(self.status_of(&attachment))))
             }
-            Request::Hold { attachment } => {
+            ControlRequest::Hold { attachment } => {
                 keeper.tell(|supervisor, now| supervisor.hold(&attachment, now))?;
                 Ok(Answer::Kept(Box::new(self.status_of(&attachment))))
             }
             // The daemon alone: its attachments go on.
-            Request::Detach { keep_dirty: false, remove_cache: false } => {
+            ControlRequest::Detach { keep_dirty: false, remove_cache: false } => {
                 keeper.ended.send_replace(true);
                 Ok(Answer::Left(Left { name: Some(NAME.to_owned()), ..Left::default() }))
             }
-            Request::Clean | Request::Set { .. } | Request::Detach { .. } => {
+            ControlRequest::Clean | ControlRequest::Set { .. } | ControlRequest::Detach { .. } => {
                 let message = "this is the daemon: it has neither settings nor a cache to clean, to keep or to remove";
                 Err(Error::new(Failure::Usage, message))
             }

@@ -26,7 +26,7 @@ use stack::{Error, Failure, Result};
 use crate::end::End;
 use crate::file::AttachmentFile;
 use crate::files::FilesSeen;
-use crate::kept::{Kept, State};
+use crate::kept::{Kept, ProcessState};
 
 /// What is to be done; each names an attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Supervisor {
 
     /// Whether each attachment serves, or has ended once.
     pub fn is_settled(&self) -> bool {
-        !self.kept.values().any(|kept| matches!(kept.state(), State::Sought | State::Starting))
+        !self.kept.values().any(|kept| matches!(kept.state(), ProcessState::Sought | ProcessState::Starting))
     }
 
     /// Whether [`Supervisor::stop`] was asked for, and is done.
@@ -161,15 +161,15 @@ impl Supervisor {
         if !kept.is_wanted {
             // It was to be detached, and is to be there again.
             kept.is_wanted = true;
-            if matches!(kept.state(), State::Staying(_)) {
-                kept.enter(State::Running, now);
+            if matches!(kept.state(), ProcessState::Staying(_)) {
+                kept.enter(ProcessState::Running, now);
             }
             change.added.push(name);
             return;
         }
         let is_changed = !old.says_the_same(&kept.file);
-        if kept.state() == State::Failed && (is_changed || had_mistake) {
-            kept.enter(State::Sought, now);
+        if kept.state() == ProcessState::Failed && (is_changed || had_mistake) {
+            kept.enter(ProcessState::Sought, now);
             self.actions.push_back(Action::Seek(name));
         }
         if is_changed {
@@ -183,7 +183,7 @@ impl Supervisor {
         kept.is_wanted = false;
         match kept.state() {
             state if state.is_idle() => self.drop_one(name),
-            State::Starting | State::Running if kept.pid.is_some() => self.detach(name, now),
+            ProcessState::Starting | ProcessState::Running if kept.pid.is_some() => self.detach(name, now),
             // What it waits for comes first.
             _ => {}
         }
@@ -191,7 +191,7 @@ impl Supervisor {
 
     fn detach(&mut self, name: &str, now: Instant) {
         if let Some(kept) = self.kept.get_mut(name) {
-            kept.enter(State::Detaching, now);
+            kept.enter(ProcessState::Detaching, now);
             self.actions.push_back(Action::Detach(name.to_owned()));
         }
     }
@@ -199,7 +199,7 @@ impl Supervisor {
     fn drop_one(&mut self, name: &str) {
         let was = self.kept.remove(name);
         // When the daemon stops, what its user detached stays so for the next one.
-        let stays = self.is_stopping && was.is_some_and(|kept| kept.is_held || kept.state() == State::Detached);
+        let stays = self.is_stopping && was.is_some_and(|kept| kept.is_held || kept.state() == ProcessState::Detached);
         if !stays {
             self.actions.push_back(Action::Release(name.to_owned()));
         }
@@ -210,7 +210,7 @@ impl Supervisor {
         let Some(kept) = self.kept.get_mut(name) else { return };
         kept.note_start();
         kept.pid = Some(pid);
-        kept.enter(if does_answer { State::Running } else { State::Starting }, now);
+        kept.enter(if does_answer { ProcessState::Running } else { ProcessState::Starting }, now);
         if !kept.is_wanted {
             self.detach(name, now);
         }
@@ -224,15 +224,15 @@ impl Supervisor {
             return;
         }
         if kept.is_held {
-            kept.enter(State::Detached, now);
+            kept.enter(ProcessState::Detached, now);
             return;
         }
         if let Some(mistake) = kept.mistake.clone() {
-            kept.enter_because(State::Failed, &mistake, now);
+            kept.enter_because(ProcessState::Failed, &mistake, now);
             return;
         }
         kept.note_start();
-        kept.enter(State::Starting, now);
+        kept.enter(ProcessState::Starting, now);
         self.actions.push_back(Action::Spawn(name.to_owned(), kept.file.path.clone()));
     }
 
@@ -247,8 +247,8 @@ impl Supervisor {
 
     /// Its process answers.
     pub fn answers(&mut self, name: &str, now: Instant) {
-        if let Some(kept) = self.kept.get_mut(name).filter(|kept| kept.state() == State::Starting) {
-            kept.enter(State::Running, now);
+        if let Some(kept) = self.kept.get_mut(name).filter(|kept| kept.state() == ProcessState::Starting) {
+            kept.enter(ProcessState::Running, now);
         }
     }
 
@@ -256,7 +256,8 @@ impl Supervisor {
     pub fn ended(&mut self, name: &str, end: End, now: Instant) {
         let Some(kept) = self.kept.get_mut(name) else { return };
         // Its file came back while it was detached, or somebody wants it again.
-        let begins_again = matches!(kept.state(), State::Detaching | State::Staying(_)) || kept.is_asked_for;
+        let begins_again =
+            matches!(kept.state(), ProcessState::Detaching | ProcessState::Staying(_)) || kept.is_asked_for;
         if !kept.is_wanted {
             if self.is_stopping && end != End::Detached {
                 self.troubles.push((name.to_owned(), end));
@@ -266,23 +267,23 @@ impl Supervisor {
         }
         kept.note_end(end, now);
         if begins_again {
-            kept.enter(State::Sought, now);
+            kept.enter(ProcessState::Sought, now);
             self.actions.push_back(Action::Seek(name.to_owned()));
-        } else if kept.state() == State::Detached {
+        } else if kept.state() == ProcessState::Detached {
             self.actions.push_back(Action::Hold(name.to_owned()));
         }
     }
 
     /// It could not detach, and goes on.
     pub fn stayed(&mut self, name: &str, why: &str, now: Instant) {
-        let Some(kept) = self.kept.get_mut(name).filter(|kept| kept.state() == State::Detaching) else { return };
+        let Some(kept) = self.kept.get_mut(name).filter(|kept| kept.state() == ProcessState::Detaching) else { return };
         if self.is_stopping {
             self.actions.push_back(Action::Terminate(name.to_owned()));
         } else if kept.is_wanted {
-            kept.enter(State::Running, now);
+            kept.enter(ProcessState::Running, now);
         } else {
             let again_at = now + kept.wait();
-            kept.enter_because(State::Staying(again_at), why, now);
+            kept.enter_because(ProcessState::Staying(again_at), why, now);
         }
     }
 
@@ -302,7 +303,7 @@ impl Supervisor {
     pub fn start(&mut self, name: &str, is_ending: bool, now: Instant) -> Result<()> {
         let kept = self.known(name)?;
         match (kept.state(), &kept.mistake) {
-            (State::Detaching | State::Staying(_), _) => {
+            (ProcessState::Detaching | ProcessState::Staying(_), _) => {
                 Err(Error::new(Failure::InUse, format!("\"{name}\" is being detached")))
             }
             (state, Some(mistake)) if state.is_idle() => {
@@ -310,7 +311,7 @@ impl Supervisor {
             }
             (state, None) if state.is_idle() => {
                 kept.is_held = false;
-                kept.enter(State::Sought, now);
+                kept.enter(ProcessState::Sought, now);
                 self.actions.push_back(Action::Seek(name.to_owned()));
                 Ok(())
             }
@@ -332,7 +333,7 @@ impl Supervisor {
             let message = format!("\"{name}\" is {state}: `forebay detach {name}` once more when it runs");
             return Err(Error::new(Failure::InUse, message));
         }
-        kept.enter(State::Detached, now);
+        kept.enter(ProcessState::Detached, now);
         self.actions.push_back(Action::Hold(name.to_owned()));
         Ok(())
     }
@@ -355,7 +356,7 @@ impl Supervisor {
         for name in names {
             match self.kept.get(&name).map(Kept::state) {
                 // It is asked once more, and ended where it still cannot.
-                Some(State::Staying(_)) => {
+                Some(ProcessState::Staying(_)) => {
                     self.kept.entry(name.clone()).and_modify(|kept| kept.is_wanted = false);
                     self.detach(&name, now);
                 }
@@ -369,11 +370,11 @@ impl Supervisor {
         let is_due = |kept: &&mut Kept| kept.state().deadline().is_some_and(|at| at <= now);
         for kept in self.kept.values_mut().filter(is_due) {
             let name = kept.file.name.clone();
-            if let State::Waiting(_) = kept.state() {
-                kept.enter(State::Sought, now);
+            if let ProcessState::Waiting(_) = kept.state() {
+                kept.enter(ProcessState::Sought, now);
                 self.actions.push_back(Action::Seek(name));
             } else {
-                kept.enter(State::Detaching, now);
+                kept.enter(ProcessState::Detaching, now);
                 self.actions.push_back(Action::Detach(name));
             }
         }

@@ -8,7 +8,7 @@ use base::checksum::Crc32c;
 use block::device::DeviceExt;
 use block::{Buffer, Error, ErrorKind, SharedDevice};
 use store::limits::SUPERBLOCK_BYTES;
-use store::{Binding, BindingRaw, Kind, superblock};
+use store::{Binding, BindingRaw, StoreKind, superblock};
 use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX, CONTENTS_MAX};
 
 /// The kind of store in the superblock.
-pub const KIND: Kind = Kind { code: *b"diff\0\0\0\0", version: 2, version_min: 2, name: "difference" };
+pub const KIND: StoreKind = StoreKind { code: *b"diff\0\0\0\0", version: 2, version_min: 2, name: "difference" };
 
 /// Bytes 4 to 12 of a difference of version 1, which had one header in 512 bytes and no superblock.
 const MAGIC_OF_VERSION_1: &[u8; 8] = b"fb-diff\0";

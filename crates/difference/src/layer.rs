@@ -40,7 +40,7 @@ impl DifferenceOptions {
 
 /// The use of a difference's room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DifferenceStatus {
+pub struct RoomStatus {
     /// Generation of the base's content when the difference was made; 0 where the user set none.
     pub generation: u64,
     /// Bytes copied at once.
@@ -214,9 +214,9 @@ impl Difference {
     }
 
     /// The use of its room.
-    pub fn status(&self) -> DifferenceStatus {
+    pub fn status(&self) -> RoomStatus {
         let layout = &self.shared.layout;
-        DifferenceStatus {
+        RoomStatus {
             generation: self.shared.generation,
             chunk_bytes: layout.chunk_bytes,
             room_bytes: layout.slot_count * layout.chunk_bytes,

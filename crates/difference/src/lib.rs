@@ -34,4 +34,4 @@ mod map;
 mod tests;
 
 pub use format::{ContentId, KIND};
-pub use layer::{Difference, DifferenceOptions, DifferenceStatus};
+pub use layer::{Difference, DifferenceOptions, RoomStatus};

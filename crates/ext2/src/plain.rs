@@ -24,7 +24,7 @@ use block::{ByteRange, SharedDevice};
 
 use crate::blocks::{Access, Block, Blocks, Object, Operation};
 use crate::error::{Error, ErrorKind};
-use crate::limits::{CHANGED_BLOCKS_MAX, CLEAN_BLOCKS_MAX, TRANSFER_BYTES_MAX};
+use crate::limits::{CHANGED_BLOCKS_MAX, CLEAN_BLOCKS_MAX};
 use crate::numbers::{BlockNumber, InodeNumber};
 use crate::{superblock, transfer};
 
@@ -194,14 +194,10 @@ impl Shared {
 
     /// Reads neighbouring blocks that are not in memory, in one request.
     async fn read_ahead(&self, first: BlockNumber, count: u32) -> Result<(), Error> {
-        let count = u64::from(count).min((TRANSFER_BYTES_MAX / self.block_bytes) as u64);
-        let last = (u64::from(first.0) + count).min(self.block_count);
+        let numbers = transfer::read_ahead_run(first, count, (self.block_bytes, self.block_count));
         let wanted: Vec<BlockNumber> = {
             let mut state = self.lock();
-            (u64::from(first.0)..last)
-                .map(|number| BlockNumber(number as u32))
-                .skip_while(|&number| state.get(number).is_some())
-                .collect()
+            numbers.skip_while(|&number| state.get(number).is_some()).collect()
         };
         let Some(&from) = wanted.first() else { return Ok(()) };
         let bytes = transfer::read_run(&self.device, self.block_bytes, from, wanted.len()).await?;

@@ -13,6 +13,17 @@ fn offset(block: BlockNumber, block_bytes: usize) -> u64 {
     u64::from(block.0) * block_bytes as u64
 }
 
+/// Blocks from `first` on that one request can read ahead: `count` of them, or less.
+pub fn read_ahead_run(
+    first: BlockNumber,
+    count: u32,
+    (block_bytes, block_count): (usize, u64),
+) -> impl Iterator<Item = BlockNumber> {
+    let count = u64::from(count).min((TRANSFER_BYTES_MAX / block_bytes) as u64);
+    let end = (u64::from(first.0) + count).min(block_count);
+    (u64::from(first.0)..end).map(|number| BlockNumber(number as u32))
+}
+
 /// Reads neighbouring blocks in one request.
 pub async fn read_run(
     device: &SharedDevice,

@@ -2,12 +2,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll};
 
+use block::PollWakes;
 use futures_util::stream::{FuturesUnordered, Stream};
-use futures_util::task::AtomicWaker;
 
 /// Looks at what has become ready during a look, before the owner is woken for it.
 const LOOKS_MAX: usize = 2;
@@ -19,15 +17,12 @@ const LOOKS_MAX: usize = 2;
 /// Here it is one more look at an empty queue.
 pub(crate) struct InFlight<F> {
     futures: FuturesUnordered<F>,
-    relay: Arc<Relay>,
-    /// Wakes `relay`.
-    waker: Waker,
+    wakes: PollWakes,
 }
 
 impl<F> Default for InFlight<F> {
     fn default() -> Self {
-        let relay = Arc::new(Relay { owner: AtomicWaker::new(), state: AtomicU8::new(WAITING) });
-        Self { futures: FuturesUnordered::new(), waker: Waker::from(Arc::clone(&relay)), relay }
+        Self { futures: FuturesUnordered::new(), wakes: PollWakes::default() }
     }
 }
 
@@ -45,11 +40,11 @@ impl<F: Future> InFlight<F> {
         if self.futures.is_empty() {
             return Poll::Ready(None);
         }
-        self.relay.owner.register(context.waker());
+        self.wakes.register(context.waker());
         for _ in 0..LOOKS_MAX {
-            self.relay.state.store(LOOKING, Ordering::SeqCst);
-            let polled = Pin::new(&mut self.futures).poll_next(&mut Context::from_waker(&self.waker));
-            let was_woken = self.relay.state.swap(WAITING, Ordering::SeqCst) == LOOKING_AGAIN;
+            self.wakes.begin();
+            let polled = Pin::new(&mut self.futures).poll_next(&mut Context::from_waker(self.wakes.waker()));
+            let was_woken = self.wakes.end();
             match polled {
                 Poll::Ready(ended) => {
                     // The owner need not come back by itself.
@@ -67,37 +62,12 @@ impl<F: Future> InFlight<F> {
     }
 }
 
-/// The owner waits for a wake-up.
-const WAITING: u8 = 0;
-/// The owner looks at the futures now.
-const LOOKING: u8 = 1;
-/// Something became ready while the owner looked.
-const LOOKING_AGAIN: u8 = 2;
-
-/// Keeps wake-ups from the owner while it looks anyway.
-struct Relay {
-    owner: AtomicWaker,
-    state: AtomicU8,
-}
-
-impl Wake for Relay {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let noted = self.state.compare_exchange(LOOKING, LOOKING_AGAIN, Ordering::SeqCst, Ordering::SeqCst);
-        if noted == Err(WAITING) {
-            self.owner.wake();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::sync::Mutex;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
+    use std::task::{Wake, Waker};
 
     use super::*;
 

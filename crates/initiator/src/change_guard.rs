@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use block::{ByteRange, Error};
 
-use crate::told_changes;
+use crate::changed_ranges;
 
 /// What a new session heard of changes by others while there was none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct ReportedChanges {
     /// The whole unit, where the target does not know what others changed: perhaps everything.
     pub unknown: Option<ByteRange>,
     /// Why the target does not tell what it recorded, where that is so: everything counts as recorded then.
-    pub untold: Option<String>,
+    pub unreported: Option<String>,
 }
 
 impl ReportedChanges {
@@ -32,11 +32,11 @@ impl ReportedChanges {
 
     /// What of it lies in a unit of `size_bytes`.
     pub(crate) fn within(&self, size_bytes: u64) -> Self {
-        let within = |&range: &ByteRange| told_changes::within(range, size_bytes);
+        let within = |&range: &ByteRange| changed_ranges::within(range, size_bytes);
         Self {
             recorded: self.recorded.iter().filter_map(within).collect(),
             unknown: self.unknown.as_ref().and_then(within),
-            untold: self.untold.clone(),
+            unreported: self.unreported.clone(),
         }
     }
 }
@@ -51,12 +51,12 @@ pub struct ChangeGuard {
     /// The error of all changes by this host from now on; that of all paths and LUNs of one device.
     refusal: Arc<OnceLock<Error>>,
     check: Check,
-    heard: Mutex<Heard>,
+    reported: Mutex<Reported>,
 }
 
 /// What the last new session heard.
 #[derive(Default)]
-struct Heard {
+struct Reported {
     changed: Vec<ByteRange>,
     /// What of that was by others.
     by_others: Vec<ByteRange>,
@@ -70,17 +70,17 @@ impl ChangeGuard {
         refusal: Arc<OnceLock<Error>>,
         check: impl Fn(ReportedChanges) -> Deciding + Send + Sync + 'static,
     ) -> Self {
-        Self { refusal, check: Box::new(check), heard: Mutex::default() }
+        Self { refusal, check: Box::new(check), reported: Mutex::default() }
     }
 
     /// A new session has heard of these changes.
-    pub(crate) async fn hear(&self, heard: ReportedChanges) {
-        let changed = heard.ranges();
-        *self.lock() = Heard { changed: changed.clone(), by_others: changed.clone() };
+    pub(crate) async fn receive(&self, reported: ReportedChanges) {
+        let changed = reported.ranges();
+        *self.lock() = Reported { changed: changed.clone(), by_others: changed.clone() };
         if changed.is_empty() {
             return;
         }
-        match (self.check)(heard).await {
+        match (self.check)(reported).await {
             Ok(by_others) => self.lock().by_others = by_others,
             Err(error) => {
                 if self.refusal.set(error.clone()).is_ok() {
@@ -90,12 +90,12 @@ impl ChangeGuard {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Reported> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the last new session heard that was changed.
-    pub(crate) fn heard(&self) -> Vec<ByteRange> {
+    pub(crate) fn reported(&self) -> Vec<ByteRange> {
         self.lock().changed.clone()
     }
 

@@ -75,7 +75,7 @@ impl Report {
                 return None;
             }
             // The report changes faster than it can be read: everything counts as changed.
-            return Some(self.told(part.sequence, &[Run { first: 0, count: u32::MAX }]));
+            return Some(self.report(part.sequence, &[Run { first: 0, count: u32::MAX }]));
         }
         let has_more = part.has_more && !part.runs.is_empty();
         let mut whole = self.so_far.take().unwrap_or_else(|| Changes { runs: Vec::new(), ..part.clone() });
@@ -87,10 +87,10 @@ impl Report {
         if has_more {
             whole.runs = vec![Run { first: 0, count: u32::MAX }];
         }
-        Some(self.told(whole.sequence, &whole.runs))
+        Some(self.report(whole.sequence, &whole.runs))
     }
 
-    fn told(&self, sequence: u64, runs: &[Run]) -> ChangeReport {
+    fn report(&self, sequence: u64, runs: &[Run]) -> ChangeReport {
         let range_bytes = u64::from(self.support.range_bytes);
         let of = |run: &Run| ByteRange {
             offset: u64::from(run.first).saturating_mul(range_bytes),
@@ -277,22 +277,22 @@ pub(crate) async fn take_again(
             continue;
         }
         match take_one(probe, support, id, taken).await? {
-            Told::Recorded(ranges) => changed.recorded.extend(ranges),
-            Told::Unknown => changed.unknown = Some(everything()),
-            Told::Nothing(why) => {
+            Reported::Recorded(ranges) => changed.recorded.extend(ranges),
+            Reported::Unknown => changed.unknown = Some(everything()),
+            Reported::Nothing(why) => {
                 changed.recorded.push(everything());
-                changed.untold = Some(why);
+                changed.unreported = Some(why);
             }
         }
     }
-    if changed.untold.is_none() {
+    if changed.unreported.is_none() {
         taken.end_silence();
     }
     Ok(changed)
 }
 
 /// What the unit tells of one mark.
-enum Told {
+enum Reported {
     /// It recorded these.
     Recorded(Vec<ByteRange>),
     /// It does not know the mark.
@@ -331,7 +331,7 @@ impl Silence {
 ///
 /// # Errors
 /// An answer that says nothing: there is no unit now, or what failed may pass.
-fn heard(answer: Result<Vec<u8>, Sense>, what: &str) -> Result<Result<Vec<u8>, Silence>, LinkError> {
+fn received(answer: Result<Vec<u8>, Sense>, what: &str) -> Result<Result<Vec<u8>, Silence>, LinkError> {
     let sense = match answer {
         Ok(data) => return Ok(Ok(data)),
         Err(sense) => sense,
@@ -350,9 +350,9 @@ async fn take_one(
     support: Option<Support>,
     id: [u8; 16],
     taken: &TakenMarks,
-) -> Result<Told, LinkError> {
-    let Some(support) = support else { return Ok(Told::Unknown) };
-    let answer = heard(probe.ask(&report_marks_cdb()).await?, "REPORT MARKS")?;
+) -> Result<Reported, LinkError> {
+    let Some(support) = support else { return Ok(Reported::Unknown) };
+    let answer = received(probe.ask(&report_marks_cdb()).await?, "REPORT MARKS")?;
     let marks = match answer.and_then(|data| parse_marks(&data).map_err(Silence::malformed)) {
         Ok(marks) => Ok(marks),
         Err(silence) => Err(silence.lasting(probe, taken)?),
@@ -362,25 +362,25 @@ async fn take_one(
     let refusal = take_newest(probe, id, taken).await?;
     let marks = match marks {
         Ok(marks) => marks,
-        Err(why) => return Ok(Told::Nothing(why)),
+        Err(why) => return Ok(Reported::Nothing(why)),
     };
     // Another path made one anew since the session was lost, where the unit knew none.
     let is_made_before = |mark: &&Mark| mark.sequence != SEQUENCE_OF_NEW;
-    let Some(known) = marks.iter().find(counts).filter(is_made_before) else { return Ok(Told::Unknown) };
+    let Some(known) = marks.iter().find(counts).filter(is_made_before) else { return Ok(Reported::Unknown) };
     if let Some(silence) = refusal {
-        return silence.lasting(probe, taken).map(Told::Nothing);
+        return silence.lasting(probe, taken).map(Reported::Nothing);
     }
     let mut report = Report::new(known.slot, support);
     loop {
         let cdb = report.cdb();
-        let answer = heard(probe.ask(&cdb).await?, "REPORT CHANGES")?;
+        let answer = received(probe.ask(&cdb).await?, "REPORT CHANGES")?;
         let part = match answer.and_then(|data| Changes::parse(&data).map_err(Silence::malformed)) {
             Ok(part) if part.id == id => part,
-            Ok(_) => return Ok(Told::Nothing("another mark has its slot".to_owned())),
-            Err(silence) => return silence.lasting(probe, taken).map(Told::Nothing),
+            Ok(_) => return Ok(Reported::Nothing("another mark has its slot".to_owned())),
+            Err(silence) => return silence.lasting(probe, taken).map(Reported::Nothing),
         };
         if let Some(report) = report.handle(part) {
-            return Ok(Told::Recorded(report.ranges));
+            return Ok(Reported::Recorded(report.ranges));
         }
     }
 }
@@ -391,7 +391,7 @@ async fn take_newest(probe: &mut Probe<'_>, id: [u8; 16], taken: &TakenMarks) ->
     let (mut token, mut refusal) = (None, None);
     while let Some(newest) = taken.get(&id).and_then(|tokens| tokens.newest()).filter(|newest| token != Some(*newest)) {
         let list = Parameters { id, token: newest, sequence: 0 }.emit();
-        refusal = heard(probe.tell(&out_cdb(action_out::TAKE), &list).await?, "TAKE of a change mark")?.err();
+        refusal = received(probe.tell(&out_cdb(action_out::TAKE), &list).await?, "TAKE of a change mark")?.err();
         token = Some(newest);
     }
     Ok(refusal)
@@ -447,8 +447,8 @@ mod tests {
         };
         let changing = last_of(&|asked| part(asked, true, &[(3, 2)]));
         let endless = last_of(&|asked| part(1, true, &[(2 * asked as u32, 1)]));
-        for (told, sequence) in [(changing, u64::from(CHANGE_REPORTS_MAX)), (endless, 1)] {
-            let (last, before) = told.split_last().unwrap();
+        for (reports, sequence) in [(changing, u64::from(CHANGE_REPORTS_MAX)), (endless, 1)] {
+            let (last, before) = reports.split_last().unwrap();
             assert!(before.iter().all(Option::is_none));
             assert_eq!(*last, Some(ChangeReport { sequence, ranges: all.clone() }));
         }

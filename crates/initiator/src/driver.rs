@@ -32,6 +32,7 @@ use crate::alarm::{Alarm, within};
 use crate::back_off::BackOff;
 use crate::change_guard::ReportedChanges;
 use crate::change_marks;
+use crate::changed_ranges;
 use crate::connector::Connector;
 use crate::engine::{Engine, Stop};
 use crate::error::LinkError;
@@ -42,7 +43,6 @@ use crate::remote_lun::RemoteLun;
 use crate::shared::Shared;
 use crate::sharing::Member;
 use crate::status::{State, Status};
-use crate::told_changes;
 use crate::unit::{Probe, Unit, lacks_known_identity};
 use crate::verdict::Attention;
 
@@ -148,18 +148,18 @@ struct Session {
     /// What other hosts changed while there was no session.
     changed: ReportedChanges,
     /// Reports of the unit that came after its properties were read.
-    heard_late: Vec<Sense>,
+    late_senses: Vec<Sense>,
 }
 
 /// Logs in, reads the unit's properties, and takes the `held` marks again. The portal must be in
-/// `group` if that is given. On failure, `heard` gets what the unit reported meanwhile, since it
+/// `group` if that is given. On failure, `senses` gets what the unit reported meanwhile, since it
 /// reports each thing once.
 async fn establish(
     opener: &Opener,
     portal: &mut Portal,
     group: Option<u16>,
     held: Option<&Shared>,
-    heard: &mut Vec<Sense>,
+    senses: &mut Vec<Sense>,
 ) -> Result<Session, LinkError> {
     let mut link = Link::open(opener, false, portal).await?;
     if let (Some(from), Some(to)) = (group, link.portal_group_tag())
@@ -169,15 +169,15 @@ async fn establish(
         return Err(LinkError::OtherGroup { from, to });
     }
     match look(&mut link, &opener.options, held).await {
-        Ok((unit, changed, heard_late)) => match check_sharing(&link, &opener.options, &unit) {
-            Ok(()) => Ok(Session { link, unit, changed, heard_late }),
+        Ok((unit, changed, late_senses)) => match check_sharing(&link, &opener.options, &unit) {
+            Ok(()) => Ok(Session { link, unit, changed, late_senses }),
             Err(error) => {
                 link.logout().await;
                 Err(error)
             }
         },
         Err(error) => {
-            heard.append(&mut link.heard);
+            senses.append(&mut link.senses);
             Err(error)
         }
     }
@@ -190,7 +190,7 @@ async fn look(
     held: Option<&Shared>,
 ) -> Result<(Unit, ReportedChanges, Vec<Sense>), LinkError> {
     let unit = Probe::new(link, options)?.run().await?;
-    let already = link.heard.len();
+    let already = link.senses.len();
     let mut probe = Probe::new(link, options)?;
     let changed = match held {
         // Another device must not learn of our marks.
@@ -199,8 +199,8 @@ async fn look(
         }
         _ => ReportedChanges::default(),
     };
-    let heard_late = link.heard.split_off(already);
-    Ok((unit, changed, heard_late))
+    let late_senses = link.senses.split_off(already);
+    Ok((unit, changed, late_senses))
 }
 
 /// Takes the marks again and asks for the content, of the same unit as before. Returns what others
@@ -339,7 +339,7 @@ impl Runner {
                     while_asking(&mut self.engine, decision).await;
                     self.tell_of(&changed);
                     // These reports came after the unit was read: it is read again.
-                    std::mem::take(&mut link.heard).iter().for_each(|sense| self.engine.note_sense(sense));
+                    std::mem::take(&mut link.senses).iter().for_each(|sense| self.engine.note_sense(sense));
                     if attention >= Attention::PowerOn {
                         self.engine.begin_again();
                         self.engine.start_replay();
@@ -367,16 +367,17 @@ impl Runner {
             let shared = Arc::clone(&self.shared);
             // Only in that group does the login end the tasks of the lost session (RFC 7143 6.3.5).
             let group = self.group.filter(|_| self.engine.has_writes_in_doubt());
-            let mut heard = Vec::new();
-            let told = &mut heard;
-            let attempted = async move { (establish(&opener, &mut portal, group, Some(&shared), told).await, portal) };
+            let mut senses = Vec::new();
+            let received = &mut senses;
+            let attempted =
+                async move { (establish(&opener, &mut portal, group, Some(&shared), received).await, portal) };
             let Some((opened, portal)) = self.while_away(fail_at, attempted).await? else {
                 self.back_off.reset();
                 wait = self.back_off.take();
                 continue;
             };
             match opened.and_then(|session| self.check_named(&session.unit).map(|()| session)) {
-                Ok(Session { mut link, unit, changed, heard_late }) => {
+                Ok(Session { mut link, unit, changed, late_senses }) => {
                     self.portal = portal;
                     self.group = link.portal_group_tag();
                     // All retained writes are written again in any case.
@@ -394,12 +395,12 @@ impl Runner {
                         self.engine.start_replay();
                     }
                     // These reports came after the unit was read: it is read again.
-                    heard_late.iter().for_each(|sense| self.engine.note_sense(sense));
+                    late_senses.iter().for_each(|sense| self.engine.note_sense(sense));
                     self.shared.set_refusal(None);
                     return Ok(link);
                 }
                 Err(error) => {
-                    for sense in &heard {
+                    for sense in &senses {
                         self.engine.learn(sense);
                     }
                     let (place, portal) = (self.options.place(), &self.portal);
@@ -444,8 +445,8 @@ impl Runner {
     /// Takes note of what the unit reported while its properties were read. Returns the weightiest
     /// attention.
     fn learn(&mut self, link: &mut Link) -> Attention {
-        let heard = std::mem::take(&mut link.heard);
-        heard.iter().map(|sense| self.engine.learn(sense)).max().unwrap_or_default()
+        let senses = std::mem::take(&mut link.senses);
+        senses.iter().map(|sense| self.engine.learn(sense)).max().unwrap_or_default()
     }
 
     /// Refuses, for this attempt, a unit that does not report the name that is known of it: it may
@@ -507,7 +508,7 @@ impl Runner {
         let can_tell = shared.view().change_marks.is_some();
         async move {
             if let Some(guard) = shared.guard.get().filter(|_| can_tell) {
-                guard.hear(changed).await;
+                guard.receive(changed).await;
             }
         }
     }
@@ -516,11 +517,11 @@ impl Runner {
     /// whether this host may still change the unit.
     fn tell_of(&self, changed: &ReportedChanges) {
         let size_bytes = self.shared.view().geometry.size_bytes;
-        let heard = self.within_unit(changed);
-        let changed = heard.ranges();
+        let reported = self.within_unit(changed);
+        let changed = reported.ranges();
         let bytes: u64 = changed.iter().map(|range| range.length).sum();
         let place = self.options.place();
-        match &heard.untold {
+        match &reported.unreported {
             Some(error) => {
                 tracing::warn!(
                     bytes,
@@ -530,7 +531,7 @@ impl Runner {
                      changed"
                 );
             }
-            None if heard.unknown.is_some() => {
+            None if reported.unknown.is_some() => {
                 tracing::warn!(
                     bytes,
                     place,
@@ -541,7 +542,7 @@ impl Runner {
             None => {}
         }
         self.shared.view().status.changed_by_others_bytes += bytes;
-        told_changes::publish(&self.shared.events, changed, size_bytes);
+        changed_ranges::publish(&self.shared.events, changed, size_bytes);
     }
 
     /// Fails everything for good: another device is in the LUN's place.

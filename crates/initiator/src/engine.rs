@@ -701,7 +701,7 @@ impl Engine {
         self.sharing.end_session();
         // Tasks of an older session ended when the lost session began.
         self.has_writes_in_doubt = loss::has_writes_in_doubt(&self.jobs);
-        for sense in &link.heard {
+        for sense in &link.senses {
             self.learn(sense);
         }
         self.counts.end_session(&link);

@@ -42,7 +42,7 @@
 //! | `back_off` | how long to wait before the next session |
 //! | `growth` | how a session comes to the connections it is to have |
 //! | `connector` | [`Connector`]: where streams come from |
-//! | `taken_marks`, `told_changes` | the change marks that are held; changes by others, published as events |
+//! | `taken_marks`, `changed_ranges` | the change marks that are held; changes by others, published as events |
 //! | `shared`, `alarm`, `log_limit` | what device and driver share; a deadline that wakes the driver; log lines that do not repeat |
 //! | `options`, `status`, `error`, `limits` | what their names say |
 //!
@@ -57,6 +57,7 @@ mod alarm;
 mod back_off;
 mod change_guard;
 mod change_marks;
+mod changed_ranges;
 mod compare_and_write;
 mod connector;
 mod content;
@@ -80,7 +81,6 @@ mod shared;
 mod sharing;
 mod status;
 mod taken_marks;
-mod told_changes;
 mod under_way;
 mod unit;
 mod verdict;
@@ -97,7 +97,7 @@ pub use iscsi::initiator::DiscoveredTarget;
 pub use options::{ChapCredentials, InitiatorOptions};
 pub use raw_command::RawOutcome;
 pub use remote_lun::RemoteLun;
-pub use reservation::{Keys, Reservation};
+pub use reservation::{RegisteredKeys, Reservation};
 pub use scsi::persistent_reservation::{ReservationData, ReservationType};
 pub use scsi::sharing::Support as SharingSupport;
 pub use sharing::SharingStatus;

@@ -43,7 +43,7 @@ pub(crate) struct Link {
     pub(crate) counters: Counters,
     /// Unit attentions and deferred errors that came while the unit's properties were read; a unit
     /// reports each only once.
-    pub(crate) heard: Vec<Sense>,
+    pub(crate) senses: Vec<Sense>,
     /// Whether its streams are polled without the runtime while nothing moves.
     pub(crate) is_looking: bool,
     /// Times in a row that bytes moved, with deadlines and the count of connections left for later.
@@ -99,7 +99,7 @@ impl Link {
             session,
             logged_in: None,
             counters: Counters::default(),
-            heard: Vec::new(),
+            senses: Vec::new(),
             growth: Growth::new(options, connector, isid, portal.clone(), wanted),
             is_looking: false,
             moves: 0,

@@ -8,10 +8,10 @@ use scsi::sharing::Support;
 use tokio::sync::{oneshot, watch};
 
 use crate::change_guard::ChangeGuard;
+use crate::changed_ranges;
 use crate::raw_command::{RawCdb, RawCommand, RawOutcome, Repeat};
 use crate::shared::{Incoming, Shared};
 use crate::status::Status;
-use crate::told_changes;
 
 /// A logical unit that is reached through an iSCSI session. Its [`Driver`](crate::Driver) does the
 /// work.
@@ -33,8 +33,8 @@ impl RemoteLun {
     /// void.
     pub fn invalidate(&self, ranges: &[ByteRange]) {
         let size_bytes = self.geometry().size_bytes;
-        let told = ranges.iter().filter_map(|&range| told_changes::within(range, size_bytes));
-        told_changes::publish(&self.shared.events, told.collect(), size_bytes);
+        let changed = ranges.iter().filter_map(|&range| changed_ranges::within(range, size_bytes));
+        changed_ranges::publish(&self.shared.events, changed.collect(), size_bytes);
     }
 
     /// Sets what decides about changes by others, once. It is of use where a change mark is held.
@@ -44,8 +44,8 @@ impl RemoteLun {
     }
 
     /// The ranges that others had changed, as the last new session heard; of a LUN with a guard.
-    pub fn heard_changes(&self) -> Vec<ByteRange> {
-        self.shared.guard.get().map(ChangeGuard::heard).unwrap_or_default()
+    pub fn reported_changes(&self) -> Vec<ByteRange> {
+        self.shared.guard.get().map(ChangeGuard::reported).unwrap_or_default()
     }
 
     /// The URL of the LUN, `iscsi://...`.

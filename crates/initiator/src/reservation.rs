@@ -18,7 +18,7 @@ use crate::remote_lun::RemoteLun;
 
 /// The keys that are registered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Keys {
+pub struct RegisteredKeys {
     /// PRGENERATION: grows with each change of the registrations.
     pub generation: u32,
     /// One for each registered I_T nexus; as many as fit 8 KiB.
@@ -96,10 +96,10 @@ impl RemoteLun {
     ///
     /// # Errors
     /// As above, and `Corrupt` when the answer makes no sense.
-    pub async fn reservation_keys(&self) -> Result<Keys, Error> {
+    pub async fn reservation_keys(&self) -> Result<RegisteredKeys, Error> {
         let data = self.reserve_in(action_in::READ_KEYS).await?;
         let (generation, keys) = parse_keys(&data).map_err(malformed)?;
-        Ok(Keys { generation, keys })
+        Ok(RegisteredKeys { generation, keys })
     }
 
     /// The reservation.

@@ -117,10 +117,10 @@ impl<'a> Probe<'a> {
         for _ in 0..ATTEMPTS_MAX {
             let vendor = self.check_presence().await?;
             self.await_readiness().await?;
-            let already = self.link.heard.len();
+            let already = self.link.senses.len();
             let unit = self.look(vendor).await?;
             let is_news = |sense: &Sense| attention(sense) > Attention::None;
-            if !self.link.heard.iter().skip(already).any(is_news) {
+            if !self.link.senses.iter().skip(already).any(is_news) {
                 return Ok(unit);
             }
         }
@@ -351,7 +351,7 @@ impl<'a> Probe<'a> {
                 (Some(Status::CheckCondition), Some(sense)) => match sense.key {
                     // A unit attention is reported once, and the command that reports it was not carried out.
                     _ if sense.is_deferred || sense.key == SenseKey::UnitAttention => {
-                        self.link.heard.push(sense);
+                        self.link.senses.push(sense);
                         refused_with = "unit attentions";
                         continue;
                     }

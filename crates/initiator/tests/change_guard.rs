@@ -77,10 +77,10 @@ fn neither_what_waits_nor_what_was_not_flushed_is_written_over_changes_by_others
         write(&mut world, &one, 0, 1).unwrap();
         assert!(one.status().retained_bytes > 0, "it may be lost");
         write(&mut world, &two, 0, 2).unwrap();
-        assert_eq!(one.heard_changes(), [], "its session goes on");
+        assert_eq!(one.reported_changes(), [], "its session goes on");
         world.network.cut();
         world.pass(Duration::from_secs(2));
-        assert_eq!(one.heard_changes(), [ByteRange { offset: 0, length: MIB }]);
+        assert_eq!(one.reported_changes(), [ByteRange { offset: 0, length: MIB }]);
         let (written, at_first) = (write(&mut world, &one, 4096, 3), read(&mut world, &two, 0));
         let after = read(&mut world, &one, 4096);
         match is_refused {
@@ -140,7 +140,7 @@ fn a_session_hears_whether_its_target_recorded_everything_or_knows_nothing() {
         world.network.cut();
         world.pass(Duration::from_secs(2));
         let heard = heard.lock().unwrap();
-        let expected = ReportedChanges { recorded, unknown: is_mark_lost.then_some(whole), untold: None };
+        let expected = ReportedChanges { recorded, unknown: is_mark_lost.then_some(whole), unreported: None };
         assert_eq!(*heard, [expected.clone(), expected], "{is_mark_lost}");
     }
 }
@@ -163,13 +163,13 @@ fn a_session_that_hears_of_no_changes_keeps_what_was_written_since_the_last_ones
     call!(world, two, flush()).unwrap();
     world.network.cut();
     world.pass(Duration::from_secs(2));
-    assert_eq!(one.heard_changes(), [ByteRange { offset: 0, length: MIB }]);
+    assert_eq!(one.reported_changes(), [ByteRange { offset: 0, length: MIB }]);
     clear(&mut world);
     write(&mut world, &one, 0, 3).unwrap();
     assert!(one.status().retained_bytes > 0, "it may be lost");
     world.network.cut();
     world.pass(Duration::from_secs(2));
-    assert_eq!(one.heard_changes(), []);
+    assert_eq!(one.reported_changes(), []);
     call!(world, one, flush()).expect("it was written again");
     assert_eq!(read(&mut world, &two, 0), 3);
 }

@@ -176,7 +176,7 @@ fn changes_that_are_not_reported_count_as_recorded_everywhere() {
             let took = at.world.clock.now().since(began);
             assert_eq!(took >= TIME / 2, is_waited_for, "{reply:?}: {took:?}");
             let heard = at.heard();
-            let [ReportedChanges { recorded, unknown: None, untold: Some(why) }] = &heard[..] else {
+            let [ReportedChanges { recorded, unknown: None, unreported: Some(why) }] = &heard[..] else {
                 panic!("{reply:?}: {heard:?}");
             };
             assert_eq!(recorded[..], [WHOLE], "{reply:?}");
@@ -196,7 +196,7 @@ fn changes_that_are_not_reported_count_as_recorded_everywhere() {
         assert_eq!(at.read(), Ok(()));
         assert_eq!(
             at.heard(),
-            [ReportedChanges { recorded: Vec::new(), unknown: Some(WHOLE), untold: None }],
+            [ReportedChanges { recorded: Vec::new(), unknown: Some(WHOLE), unreported: None }],
             "{mark:?}"
         );
     }
@@ -212,8 +212,8 @@ fn changes_that_make_no_sense_are_asked_for_again_and_count_as_recorded_everywhe
             at.world.pass(TIME / 4);
             assert_eq!((at.heard(), at.lun.status().state), (Vec::new(), State::Reconnecting), "{data:?}");
             assert_eq!(at.read(), Ok(()), "{data:?}");
-            let untold = at.heard().pop().and_then(|heard| heard.untold).unwrap_or_default();
-            assert!(untold.contains("make no sense"), "{untold}");
+            let unreported = at.heard().pop().and_then(|heard| heard.unreported).unwrap_or_default();
+            assert!(unreported.contains("make no sense"), "{unreported}");
         }
     }
 }

@@ -13,7 +13,7 @@ use logical_unit::{LogicalUnit, LogicalUnitOptions, ReservationStore, SavedReser
 use proptest::prelude::*;
 use scsi::cdb::table::ROWS;
 use scsi::cdb::{Blocks, CdbForm, LogSense, ModeSelect, ModeSense, ReadDefectData, Sanitize, WriteAtomic};
-use scsi::extended_copy::{CopyState, CopyStatus, Segment, emit_list};
+use scsi::extended_copy::{CopyStatus, ExtendedCopyState, Segment, emit_list};
 use scsi::mode::{self, Caching, Control, page};
 use scsi::persistent_reservation::{MoveParameters, OutParameters};
 use scsi::sanitize::{Overwrite, action};
@@ -174,7 +174,7 @@ fn extended_copy_copies_within_and_between_units() {
     assert_eq!(target.read(100, 8), [5; 8 * BLOCK_BYTES]);
     assert_eq!(target.read(200, 7), [0; 7 * BLOCK_BYTES]);
     assert_eq!(target.read(207, 1), [5; BLOCK_BYTES], "block 7 came with the second segment");
-    let expected = CopyStatus { state: CopyState::Completed, segment_count: 3, written_bytes: 3 * 8 * 512 };
+    let expected = CopyStatus { state: ExtendedCopyState::Completed, segment_count: 3, written_bytes: 3 * 8 * 512 };
     assert_eq!(CopyStatus::parse(&target.data(status)), Ok(expected));
     let beyond = emit_list(None, &names, &[segment(0, 0, BLOCK_COUNT - 1)]);
     target.refuses(copy(&beyond), &beyond, Sense::COPY_ABORTED);

@@ -185,7 +185,7 @@ pub fn emit_list(identifier: Option<u8>, targets: &[(u64, u32)], segments: &[Seg
 /// The state of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum CopyState {
+pub enum ExtendedCopyState {
     /// Under way.
     InProgress = 0,
     /// Done, all of it.
@@ -198,7 +198,7 @@ pub enum CopyState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyStatus {
     /// Whether it is over.
-    pub state: CopyState,
+    pub state: ExtendedCopyState,
     /// Segments done.
     pub segment_count: u16,
     /// Bytes written.
@@ -230,9 +230,9 @@ impl CopyStatus {
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let malformed = Malformed("COPY STATUS data");
         let state = match u8_at(bytes, 4).ok_or(malformed)? & 0x7f {
-            0 => CopyState::InProgress,
-            1 => CopyState::Completed,
-            2 => CopyState::Failed,
+            0 => ExtendedCopyState::InProgress,
+            1 => ExtendedCopyState::Completed,
+            2 => ExtendedCopyState::Failed,
             _ => return Err(malformed),
         };
         let unit = u8_at(bytes, 7).filter(|&unit| unit <= 3).ok_or(malformed)?;
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn golden_results() {
-        let status = CopyStatus { state: CopyState::Completed, segment_count: 1, written_bytes: 1 << 20 };
+        let status = CopyStatus { state: ExtendedCopyState::Completed, segment_count: 1, written_bytes: 1 << 20 };
         assert_eq!(status.emit(), [0, 0, 0, 8, 1, 0, 1, 0, 0, 0x10, 0, 0]);
         assert_eq!(CopyStatus::parse(&status.emit()), Ok(status));
         let large = CopyStatus { written_bytes: 1 << 40, ..status };

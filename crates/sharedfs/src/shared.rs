@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use block::range_lock::RangeLock;
 use block::{ByteRange, SharedDevice};
-use ext2::limits::TRANSFER_BYTES_MAX;
 use ext2::{Block, BlockNumber, Error, ErrorKind, InodeNumber, transfer};
 
 use crate::cache::Cache;
@@ -291,9 +290,7 @@ impl<C: Commit, P: Pins> Shared<C, P> {
 
     /// Reads neighbours in one request, from the first on that is not in memory.
     pub(crate) async fn read_ahead(&self, first: BlockNumber, count: u32) -> Result<(), Error> {
-        let count = u64::from(count).min((TRANSFER_BYTES_MAX / self.block_bytes) as u64);
-        let last = (u64::from(first.0) + count).min(self.block_count);
-        let numbers = (u64::from(first.0)..last).map(|number| BlockNumber(number as u32));
+        let numbers = transfer::read_ahead_run(first, count, (self.block_bytes, self.block_count));
         let (wanted, drops): (Vec<BlockNumber>, u64) = {
             let mut state = self.lock();
             let wanted = numbers.skip_while(|number| self.in_memory(&mut state, *number).is_some()).collect();

@@ -82,9 +82,9 @@ mod tests {
 
     /// A path with a state that the test sets; `None` is a session that is away.
     #[derive(Clone)]
-    struct Told(Arc<Mutex<Option<AccessState>>>);
+    struct Reported(Arc<Mutex<Option<AccessState>>>);
 
-    impl Told {
+    impl Reported {
         fn new(state: AccessState) -> Self {
             Self(Arc::new(Mutex::new(Some(state))))
         }
@@ -94,7 +94,7 @@ mod tests {
         }
     }
 
-    impl Reaching for Told {
+    impl Reaching for Reported {
         async fn state(&self) -> Result<Option<AccessState>, Error> {
             match *self.0.lock().expect("no test panics with it") {
                 Some(state) => Ok(Some(state)),
@@ -111,9 +111,9 @@ mod tests {
         let paths = vec![Arc::clone(&disk), disk];
         let policy = Policy::Failover;
         let multipath = Arc::new(Multipath::new(paths, policy, Arc::new(clock.clone())).expect("it is one unit"));
-        let told = [Told::new(AccessState::ActiveOptimized), Told::new(AccessState::ActiveNonOptimized)];
+        let reported = [Reported::new(AccessState::ActiveOptimized), Reported::new(AccessState::ActiveNonOptimized)];
         let (running, watching, asked, time) =
-            (Arc::clone(&multipath), Arc::clone(&multipath), told.to_vec(), clock.clone());
+            (Arc::clone(&multipath), Arc::clone(&multipath), reported.to_vec(), clock.clone());
         executor.spawn(async move { running.run().await });
         executor.spawn(async move { watch(&watching, asked, &time).await });
         let taken = |executor: &mut Executor| {
@@ -127,14 +127,14 @@ mod tests {
             })
         };
         assert_eq!(taken(&mut executor), 0);
-        told[0].set(Some(AccessState::Standby));
+        reported[0].set(Some(AccessState::Standby));
         assert_eq!(taken(&mut executor), 1, "what there is is taken");
-        told[1].set(Some(AccessState::ActiveOptimized));
-        told[0].set(None);
+        reported[1].set(Some(AccessState::ActiveOptimized));
+        reported[0].set(None);
         assert_eq!(taken(&mut executor), 1, "a path that does not answer keeps what it had");
-        told[0].set(Some(AccessState::ActiveNonOptimized));
+        reported[0].set(Some(AccessState::ActiveNonOptimized));
         assert_eq!(taken(&mut executor), 1);
-        told[0].set(Some(AccessState::ActiveOptimized));
+        reported[0].set(Some(AccessState::ActiveOptimized));
         assert_eq!(taken(&mut executor), 0, "the first of equals is the first again");
     }
 }

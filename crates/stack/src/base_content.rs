@@ -71,22 +71,22 @@ impl BaseOf<'_> {
         for lun in remotes.member_luns().into_iter().flat_map(|member| member.luns) {
             paths.push((ask(&lun).await?, lun));
         }
-        let told: Vec<Answer> = paths.iter().map(|(told, _)| *told).collect();
-        let is_other = is_other(&known, &told);
+        let reported: Vec<Answer> = paths.iter().map(|(reported, _)| *reported).collect();
+        let is_other = is_other(&known, &reported);
         if is_other && !is_overwritten {
             return Err(self.refusal());
         }
-        let mut untold = told.contains(&Answer::Unsupported).then(|| CANNOT_TELL.to_owned());
-        for (told, lun) in paths.iter_mut().filter(|(told, _)| *told == Answer::NoId) {
+        let mut unreported = reported.contains(&Answer::Unsupported).then(|| CANNOT_TELL.to_owned());
+        for (reported, lun) in paths.iter_mut().filter(|(reported, _)| *reported == Answer::NoId) {
             match named(lun).await? {
-                Ok(id) => *told = Answer::Id(id),
-                Err(why) => _ = untold.get_or_insert(why),
+                Ok(id) => *reported = Answer::Id(id),
+                Err(why) => _ = unreported.get_or_insert(why),
             }
         }
         let mut silent = Vec::new();
         let mut ids: Vec<ContentId> = if is_other { Vec::new() } else { known.clone() };
-        for (told, lun) in &paths {
-            let Answer::Id(id) = *told else { continue };
+        for (reported, lun) in &paths {
+            let Answer::Id(id) = *reported else { continue };
             silent.push(self.guard(lun, id));
             // It may have had another session since it was asked.
             if lun.content_id().await? != Some(id) {
@@ -96,24 +96,24 @@ impl BaseOf<'_> {
                 ids.push(id);
             }
         }
-        let told = self.freshness(is_other, untold, known.is_empty());
+        let reported = self.freshness(is_other, unreported, known.is_empty());
         let (difference, place) = (Arc::clone(self.difference), self.place.clone());
-        Ok(Base { difference, place, told, ids: (ids != known).then_some(ids), silent })
+        Ok(Base { difference, place, reported, ids: (ids != known).then_some(ids), silent })
     }
 
-    /// `untold`: why nothing is known of the content on some path.
-    fn freshness(&self, is_other: bool, untold: Option<String>, is_first: bool) -> StoreFreshness {
-        let is_told = !is_other && untold.is_none();
-        let (state, why) = match (is_other, untold) {
-            (true, untold) => {
-                let but = untold.map(|why| format!("; {why}")).unwrap_or_default();
+    /// `unreported`: why nothing is known of the content on some path.
+    fn freshness(&self, is_other: bool, unreported: Option<String>, is_first: bool) -> StoreFreshness {
+        let is_reported = !is_other && unreported.is_none();
+        let (state, why) = match (is_other, unreported) {
+            (true, unreported) => {
+                let but = unreported.map(|why| format!("; {why}")).unwrap_or_default();
                 ("changed", format!("the base was changed ({HOW}), and the difference goes on over it{but}"))
             }
             (false, Some(why)) => ("unknown", why),
             (false, None) if is_first => ("noted", "from now on it is noticed when the base is changed".to_owned()),
             (false, None) => ("kept", "the target says that nobody changed the base".to_owned()),
         };
-        match is_told {
+        match is_reported {
             true => tracing::info!("the difference {}: {why}", self.place),
             false => tracing::warn!("the difference {}: {why}", self.place),
         }
@@ -164,7 +164,7 @@ pub(crate) struct Base {
     difference: Arc<Difference>,
     place: Place,
     /// What was found when it was attached.
-    told: StoreFreshness,
+    reported: StoreFreshness,
     /// The ids of what it has; `None` where the difference notes these.
     ids: Option<Vec<ContentId>>,
     /// For each path of which something is known: whether its target tells nothing any more.
@@ -185,7 +185,7 @@ impl Base {
     /// What is known of it now, for `status`.
     pub(crate) fn freshness(&self) -> StoreFreshness {
         if !self.silent.iter().any(|is_silent| is_silent.load(Ordering::Relaxed)) {
-            return self.told.clone();
+            return self.reported.clone();
         }
         let why = "since it came back, the target does not tell any more whether anybody changed the base".to_owned();
         StoreFreshness { state: "unknown".to_owned(), why, ..StoreFreshness::default() }
@@ -224,13 +224,13 @@ async fn named(lun: &RemoteLun) -> Result<std::result::Result<ContentId, String>
 
 /// Whether the content is another one than that with the `known` ids: a target that can tell has none
 /// of them, and one of them is nowhere any more.
-fn is_other(known: &[ContentId], told: &[Answer]) -> bool {
-    let is_unknown = |told: &Answer| match told {
+fn is_other(known: &[ContentId], reported: &[Answer]) -> bool {
+    let is_unknown = |reported: &Answer| match reported {
         Answer::Id(id) => !known.contains(id),
         Answer::NoId => true,
         Answer::Unsupported => false,
     };
-    told.iter().any(is_unknown) && !known.iter().all(|id| told.contains(&Answer::Id(*id)))
+    reported.iter().any(is_unknown) && !known.iter().all(|id| reported.contains(&Answer::Id(*id)))
 }
 
 #[cfg(test)]
@@ -289,9 +289,9 @@ mod tests {
         let difference = opened(device, &remotes).await;
         let place = Place { path: "/own".into(), offset: None };
         let base = BaseOf { difference: &difference, place: &place, name: "disk" };
-        let told = base.check(&remotes, is_overwritten).await;
+        let reported = base.check(&remotes, is_overwritten).await;
         remotes.close().await.unwrap();
-        let base = told.map_err(|error| error.failure())?;
+        let base = reported.map_err(|error| error.failure())?;
         base.note().await.unwrap();
         Ok(base.freshness().state)
     }
@@ -407,9 +407,9 @@ mod tests {
             let difference = opened(&device, &remotes).await;
             let place = Place { path: "/own".into(), offset: None };
             let base = BaseOf { difference: &difference, place: &place, name: "disk" };
-            let told = base.check(&remotes, false).await;
+            let reported = base.check(&remotes, false).await;
             remotes.close().await.unwrap();
-            let base = told.map_err(|error| error.failure())?;
+            let base = reported.map_err(|error| error.failure())?;
             base.note().await.unwrap();
             Ok::<_, Failure>(base.freshness().state)
         };
@@ -440,9 +440,12 @@ mod tests {
         let difference = opened(&device, &remotes).await;
         let place = Place { path: "/own".into(), offset: None };
         let base = BaseOf { difference: &difference, place: &place, name: "disk" };
-        let told = base.check(&remotes, false).await.unwrap().freshness();
-        assert_eq!((told.state.as_str(), told.changed_by_others_bytes), ("unknown", None));
-        assert!(told.why.contains("gives what the base has no id") && told.why.contains("no change of it"), "{told:?}");
+        let reported = base.check(&remotes, false).await.unwrap().freshness();
+        assert_eq!((reported.state.as_str(), reported.changed_by_others_bytes), ("unknown", None));
+        assert!(
+            reported.why.contains("gives what the base has no id") && reported.why.contains("no change of it"),
+            "{reported:?}"
+        );
         for remotes in others.into_iter().chain([remotes]) {
             remotes.close().await.unwrap();
         }
@@ -460,9 +463,9 @@ mod tests {
             Difference::format(&device, &base, options).await.unwrap();
             Arc::new(Difference::open(device, base, None).await.unwrap())
         });
-        let told = StoreFreshness { state: "kept".into(), changed_by_others_bytes: Some(0), ..Default::default() };
+        let reported = StoreFreshness { state: "kept".into(), changed_by_others_bytes: Some(0), ..Default::default() };
         let place = Place { path: "/own".into(), offset: None };
-        let base = Base { difference, place, told, ids: None, silent: silent.to_vec() };
+        let base = Base { difference, place, reported, ids: None, silent: silent.to_vec() };
         let known = || (base.freshness().state, base.freshness().changed_by_others_bytes);
         assert_eq!(known(), ("kept".to_owned(), Some(0)));
         silent[1].store(true, Ordering::Relaxed);
@@ -474,8 +477,8 @@ mod tests {
     #[test]
     fn a_further_path_is_no_other_content_and_one_that_lost_its_id_is() {
         let [a, b, c] = [[1; 16], [2; 16], [3; 16]];
-        let is_other = |known: &[ContentId], told: &[Answer]| is_other(known, told);
-        for (told, is_it) in [
+        let is_other = |known: &[ContentId], reported: &[Answer]| is_other(known, reported);
+        for (reported, is_it) in [
             (&[Answer::Id(a)][..], false),
             (&[Answer::Id(a), Answer::Id(b)], false),
             (&[Answer::Id(a), Answer::NoId], false),
@@ -484,8 +487,8 @@ mod tests {
             (&[Answer::NoId], true),
             (&[Answer::Unsupported, Answer::NoId], true),
         ] {
-            assert_eq!(is_other(&[a], told), is_it, "{told:?}");
-            assert!(!is_other(&[], told));
+            assert_eq!(is_other(&[a], reported), is_it, "{reported:?}");
+            assert!(!is_other(&[], reported));
         }
         assert!(!is_other(&[a, b], &[Answer::Id(b)]), "by one of the paths");
         assert!(is_other(&[a, b], &[Answer::Id(a), Answer::Id(c)]));

@@ -2,7 +2,7 @@
 //!
 //! One record for each cache, made when it is attached, and removed when it is discarded, or
 //! removed at its end. The registry decides whether a cache may hold data that its LUN lacks; this
-//! list is for people and programs.
+//! list is for people and programs. `record` is one of its records.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,7 @@ use base::units::ByteSize;
 use block::Identity;
 use file::CutNote;
 use rustix::fs::FlockOperation;
-use serde::{Deserialize, Serialize};
 use store::Tokens;
-use store::superblock::StoreIdentity;
 use uuid::Uuid;
 
 use crate::content::{content_is_there, store_at, uuid_at};
@@ -26,236 +24,19 @@ use crate::place::Place;
 use crate::record_file;
 use crate::registry::{Registry, Store, lock_within};
 
-/// One cache.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Record {
-    /// The file or block device it is in.
-    pub path: PathBuf,
-    /// Its offset there; `None` when it takes all of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offset: Option<u64>,
-    /// Its length in bytes; `None` when it is a file of its own, which may get another size.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub length: Option<u64>,
-    /// Version of this record; this is 1.
-    pub version: u32,
-    /// The LUN's target name.
-    pub target: String,
-    /// The LUN's designator.
-    pub unit: String,
-    /// The LUN's serial number.
-    pub serial: String,
-    /// The name of its last attachment.
-    pub name: String,
-    /// Whether it is a cache or a write log.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub store: Store,
-    /// Its LUNs, each with its mark at the target: one, or the members of a stripe.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub luns: Vec<LunRecord>,
-    /// Whether this host has written to the LUN without it, or other hosts have while they shared
-    /// it: its clean lines are void then, unless the target reports what changed.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub is_stale: bool,
-    /// The user promised that no other host writes to the LUN.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub is_exclusive: bool,
-    /// UUID of the store, where that is known: another store may be at the place by now.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub uuid: Option<Uuid>,
-    /// The tokens that the store may have: one, or several after an interrupted opening. A store
-    /// with another token is another copy of it. None where this host has given it none.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub tokens: Vec<u64>,
-    /// Whether its file was found cut while it was in use: nothing clean of it counts. Where it may
-    /// be dirty, the registry has it.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub is_cut: bool,
-}
+pub mod record;
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
-/// A LUN of a store.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct LunRecord {
-    /// Its target name.
-    pub target: String,
-    /// Its designator.
-    pub unit: String,
-    /// Its serial number.
-    pub serial: String,
-    /// The mark in which its target records changes by others.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mark: Option<MarkRecord>,
-}
-
-impl LunRecord {
-    /// A record of the LUN `identity`.
-    pub fn new(identity: &Identity, mark: Option<MarkRecord>) -> Self {
-        let Identity { target, unit, serial } = identity.clone();
-        Self { target, unit, serial, mark }
-    }
-
-    /// Whether it is this LUN, by whatever target name it is reached.
-    pub fn is(&self, identity: &Identity) -> bool {
-        (&self.unit, &self.serial) == (&identity.unit, &identity.serial)
-    }
-}
-
-/// A change mark.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct MarkRecord {
-    id: Uuid,
-    token: u64,
-    /// A token that it may have by now: it was sent to the target.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    candidate: Option<u64>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    stage: MarkStage,
-}
-
-/// Whether a mark can report changes for its store. It is made with everything changed, and is of
-/// use only once it was cleared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MarkStage {
-    /// It reports what others changed.
-    #[default]
-    Cleared,
-    /// It reports nothing, though it should: it replaces a mark that its target lost, or its store
-    /// was used with it.
-    Owing,
-    /// It reports nothing, as expected: no target has recorded changes for this store before.
-    New,
-    /// It reports what others changed, and did not get its last token: a copy of the LUN from while
-    /// the store was used has the same one, and lacks what the store's clean lines are of.
-    TokenOwed,
-}
-
-impl MarkRecord {
-    /// A mark with this token.
-    pub fn new(id: [u8; 16], token: u64) -> Self {
-        Self { id: Uuid::from_bytes(id), token, candidate: None, stage: MarkStage::Cleared }
-    }
-
-    /// The mark with this stage.
-    #[must_use]
-    pub fn with_stage(self, stage: MarkStage) -> Self {
-        Self { stage, ..self }
-    }
-
-    /// The stage of the mark.
-    pub fn stage(&self) -> MarkStage {
-        self.stage
-    }
-
-    /// The mark with another token on its way to the target.
-    #[must_use]
-    pub fn with_candidate(self, candidate: u64) -> Self {
-        Self { candidate: Some(candidate), ..self }
-    }
-
-    /// The mark with its candidate as its token.
-    #[must_use]
-    pub fn settled(self) -> Self {
-        Self { token: self.newest(), candidate: None, ..self }
-    }
-
-    /// The token that is on its way to the target, or was when this host stopped.
-    pub fn candidate(&self) -> Option<u64> {
-        self.candidate
-    }
-
-    /// Its id.
-    pub fn id(&self) -> [u8; 16] {
-        self.id.into_bytes()
-    }
-
-    /// The newest token: the candidate, or else the token.
-    pub fn newest(&self) -> u64 {
-        self.candidate.unwrap_or(self.token)
-    }
-
-    /// Whether it is the mark with this id and token at its target.
-    pub fn is(&self, id: &[u8; 16], token: u64) -> bool {
-        self.id.as_bytes() == id && (self.token == token || self.candidate == Some(token))
-    }
-}
-
-impl Record {
-    /// A record of the cache at `place`, on this many bytes, of the LUN `identity`, attached as
-    /// `name`.
-    pub fn new(place: &Place, device_bytes: u64, identity: &Identity, name: &str) -> Self {
-        Self {
-            path: place.path.clone(),
-            offset: place.offset,
-            length: place.fixed_bytes(device_bytes),
-            version: 1,
-            target: identity.target.clone(),
-            unit: identity.unit.clone(),
-            serial: identity.serial.clone(),
-            name: name.to_owned(),
-            store: Store::Cache,
-            luns: Vec::new(),
-            is_stale: false,
-            is_exclusive: false,
-            uuid: None,
-            tokens: Vec::new(),
-            is_cut: false,
-        }
-    }
-
-    /// Whether its store can have this token. A record without tokens is from before stores had
-    /// them.
-    fn knows(&self, token: u64) -> bool {
-        self.tokens.is_empty() || self.tokens.contains(&token)
-    }
-
-    /// Whether `found` is another copy of its store than the one that this host used last.
-    fn is_of_other_copy(&self, found: &StoreIdentity) -> bool {
-        self.uuid == Some(found.uuid) && !self.knows(found.token)
-    }
-
-    /// Whether it can be a record of the store with this `uuid`.
-    pub fn is_of_store(&self, uuid: Option<Uuid>) -> bool {
-        !matches!((self.uuid, uuid), (Some(known), Some(found)) if known != found)
-    }
-
-    /// Whether it is of one of these LUNs, by whatever target name they are reached.
-    pub fn is_of(&self, identities: &[Identity]) -> bool {
-        let is_it = |identity: &Identity| (&self.unit, &self.serial) == (&identity.unit, &identity.serial);
-        identities.iter().any(|identity| is_it(identity) || self.luns.iter().any(|lun| lun.is(identity)))
-    }
-
-    /// Its place.
-    pub fn place(&self) -> Place {
-        Place { path: self.path.clone(), offset: self.offset }
-    }
-
-    /// The bytes of its file or block device that it takes.
-    fn range(&self) -> ByteRange {
-        let part = self.offset.zip(self.length).and_then(|(offset, length)| ByteRange::new(offset, length));
-        part.unwrap_or(ByteRange { offset: 0, length: u64::MAX })
-    }
-}
+pub use record::{LunRecord, MarkRecord, MarkStage, StoreRecord};
 
 /// Extension of the files that hold a mark whose store is gone: a [`LunRecord`].
 const MARK_EXTENSION: &str = "mark";
 
 /// The record in a file; `None` where there is none, or none any more.
-fn read(file: &Path) -> Result<Option<Record>> {
-    let text = record_file::read(file).map_err(|error| Error::io(file.display(), &error))?;
-    let Some(text) = text else { return Ok(None) };
-    record_file::parse(&text).map(Some).map_err(|error| {
-        let message = format!(
-            "{} is damaged ({error}): it should say which cache or write log was used last at its place; restore it, \
-             or remove it: then that store begins without clean lines, and what is dirty in it is refused until \
-             `--set overwrite-changes=on`",
-            file.display()
-        );
-        Error::new(Failure::Mismatch, message)
+fn read(file: &Path) -> Result<Option<StoreRecord>> {
+    record_file::listed(file, || {
+        "it should say which cache or write log was used last at its place; restore it, or remove it: then that store \
+         begins without clean lines, and what is dirty in it is refused until `--set overwrite-changes=on`"
+            .to_owned()
     })
 }
 
@@ -334,23 +115,21 @@ impl Caches {
     fn record_cut(&self, place: &Place, uuid: Option<Uuid>) -> Result<()> {
         let _changing = self.begin_change()?;
         let Some(record) = self.find(place)?.filter(|record| record.is_of_store(uuid)) else { return Ok(()) };
-        self.write(&Record { is_cut: true, ..record })
+        self.write(&StoreRecord { is_cut: true, ..record })
     }
 
     /// Notes a cache, durably: without its record it could be taken for a fresh one.
     ///
     /// # Errors
     /// When the record cannot be written.
-    pub fn note(&self, record: &Record) -> Result<()> {
+    pub fn note(&self, record: &StoreRecord) -> Result<()> {
         let _changing = self.begin_change()?;
         self.write(record)
     }
 
-    fn write(&self, record: &Record) -> Result<()> {
+    fn write(&self, record: &StoreRecord) -> Result<()> {
         let path = self.file(&record.place());
-        let noted =
-            if record.is_cut { record_file::note_loss(&path, record) } else { record_file::note(&path, record) };
-        noted.map_err(|error| Error::io(format!("cannot record {} in {}", record.place(), path.display()), &error))
+        record_file::note_listed(&path, record, record.is_cut, record.place())
     }
 
     /// Notes a store that is open, as [`note`](Self::note). What has the UUID of the store and none of its tokens is
@@ -358,15 +137,15 @@ impl Caches {
     ///
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
-    pub(crate) fn note_opened(&self, record: &Record) -> Result<()> {
+    pub(crate) fn note_opened(&self, record: &StoreRecord) -> Result<()> {
         let _changing = self.begin_change()?;
         self.write(record)?;
-        let is_older = |other: &Record| {
+        let is_older = |other: &StoreRecord| {
             let knows = |token: &u64| other.tokens.contains(token);
             other.uuid.is_some() && other.uuid == record.uuid && !record.tokens.iter().all(knows)
         };
         for other in self.stores()?.into_iter().filter(is_older) {
-            self.write(&Record { tokens: record.tokens.clone(), ..other })?;
+            self.write(&StoreRecord { tokens: record.tokens.clone(), ..other })?;
         }
         Ok(())
     }
@@ -424,7 +203,7 @@ impl Caches {
         let known = record.luns.iter_mut().find_map(|lun| lun.mark.as_mut().filter(|known| known.id.as_bytes() == id));
         let Some(known) = known else { return Ok(()) };
         *known = known.clone().with_stage(MarkStage::Cleared);
-        self.write(&Record { is_stale: false, ..record })
+        self.write(&StoreRecord { is_stale: false, ..record })
     }
 
     /// Notes that this host is about to write to one of these LUNs without the stores at other
@@ -436,7 +215,7 @@ impl Caches {
         let _changing = self.begin_change()?;
         for record in self.stores()? {
             if record.is_of(identities) && !record.is_stale && !but.contains(&&record.place()) {
-                self.write(&Record { is_stale: true, ..record })?;
+                self.write(&StoreRecord { is_stale: true, ..record })?;
             }
         }
         Ok(())
@@ -461,7 +240,7 @@ impl Caches {
         let _changing = self.begin_change()?;
         let Some(mut record) = self.find(place)? else { return Ok(()) };
         record.tokens.extend([tokens.in_use, tokens.closed]);
-        self.write(&Record { uuid: None, ..record })
+        self.write(&StoreRecord { uuid: None, ..record })
     }
 
     /// Notes that `successor` is at `place`, durably, before it holds anything that no other store has: what was
@@ -490,7 +269,7 @@ impl Caches {
             record.tokens.retain(|token| is_of_successor(token) == is_of_successor(&found.token));
         }
         let is_cut = successor.map_or(record.is_cut, OpenStore::is_cut);
-        self.write(&Record { uuid, is_cut, ..record })
+        self.write(&StoreRecord { uuid, is_cut, ..record })
     }
 
     /// Notes that the store at `place`, which no other process has open, is about to be opened with
@@ -509,7 +288,7 @@ impl Caches {
         }
         let Some(found) = store_at(place) else { return Ok(()) };
         for record in self.stores()?.into_iter().filter(|record| record.uuid == Some(found.uuid)) {
-            self.write(&Record { tokens: vec![found.token, tokens.in_use, tokens.closed], ..record })?;
+            self.write(&StoreRecord { tokens: vec![found.token, tokens.in_use, tokens.closed], ..record })?;
         }
         Ok(())
     }
@@ -524,7 +303,7 @@ impl Caches {
         if record.uuid != Some(found.uuid) || !record.tokens.contains(&found.token) {
             return Ok(());
         }
-        self.write(&Record { tokens: vec![found.token], ..record })
+        self.write(&StoreRecord { tokens: vec![found.token], ..record })
     }
 
     /// Whether the content of `place` is the store that this host used there last, as far as the
@@ -543,7 +322,7 @@ impl Caches {
     ///
     /// # Errors
     /// As [`find`](Self::find).
-    pub(crate) fn last_of_other_copy(&self, place: &Place) -> Result<Option<Record>> {
+    pub(crate) fn last_of_other_copy(&self, place: &Place) -> Result<Option<StoreRecord>> {
         let Some(found) = store_at(place) else { return Ok(None) };
         Ok(self.stores()?.into_iter().find(|record| record.is_of_other_copy(&found)))
     }
@@ -574,7 +353,7 @@ impl Caches {
     ///
     /// # Errors
     /// As [`find`](Self::find).
-    pub(crate) fn other_copies(&self, identities: &[Identity], but: &[&Place]) -> Result<Vec<Record>> {
+    pub(crate) fn other_copies(&self, identities: &[Identity], but: &[&Place]) -> Result<Vec<StoreRecord>> {
         let mut records = self.stores()?;
         records.retain(|record| record.is_of(identities) && !but.contains(&&record.place()));
         records.retain(|record| store_at(&record.place()).is_some_and(|found| record.is_of_other_copy(&found)));
@@ -626,7 +405,7 @@ impl Caches {
     /// # Errors
     /// When its record cannot be read; `Mismatch` for a damaged one: whether the store is the last copy, and what was
     /// written to the LUN without it, is not known then.
-    pub fn find(&self, place: &Place) -> Result<Option<Record>> {
+    pub fn find(&self, place: &Place) -> Result<Option<StoreRecord>> {
         read(&self.file(place))
     }
 
@@ -634,7 +413,7 @@ impl Caches {
     ///
     /// # Errors
     /// As [`stores`](Self::stores).
-    pub fn list(&self) -> Result<Vec<Record>> {
+    pub fn list(&self) -> Result<Vec<StoreRecord>> {
         Ok(self.stores()?.into_iter().filter(|record| record.store == Store::Cache).collect())
     }
 
@@ -642,7 +421,7 @@ impl Caches {
     ///
     /// # Errors
     /// When the folder or a record cannot be read; `Mismatch` for a damaged record, which may be of any store.
-    pub fn stores(&self) -> Result<Vec<Record>> {
+    pub fn stores(&self) -> Result<Vec<StoreRecord>> {
         let mut records = Vec::new();
         for path in self.files(record_file::EXTENSION)? {
             records.extend(read(&path)?);
@@ -717,7 +496,7 @@ mod tests {
         let caches = Caches::open(&paths).unwrap();
         let identity = |serial: &str| Identity { target: "t".into(), unit: "u".into(), serial: serial.into() };
         let place = |name: &str| Place { path: name.into(), offset: None };
-        let records = ["a", "b"].map(|name| Record::new(&place(name), 4096, &identity(name), "disk"));
+        let records = ["a", "b"].map(|name| StoreRecord::new(&place(name), 4096, &identity(name), "disk"));
         records.iter().rev().for_each(|record| caches.note(record).unwrap());
         caches.note(&records[0]).unwrap();
         assert_eq!(caches.list().unwrap(), records);
@@ -734,7 +513,7 @@ mod tests {
         let caches = Caches::open(&paths).unwrap();
         let place = |name: &str| Place { path: name.into(), offset: None };
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
-        let record = Record::new(&place("/a"), 4096, &identity, "disk");
+        let record = StoreRecord::new(&place("/a"), 4096, &identity, "disk");
         caches.note(&record).unwrap();
         let file = caches.file(&place("/a"));
         let text = fs::read_to_string(&file).unwrap();
@@ -754,7 +533,7 @@ mod tests {
                 let words = error.to_string();
                 assert!(words.contains(why) && words.contains(file.to_str().unwrap()), "{words}");
             }
-            caches.note(&Record::new(&place("/b"), 4096, &identity, "disk")).unwrap();
+            caches.note(&StoreRecord::new(&place("/b"), 4096, &identity, "disk")).unwrap();
         }
         fs::remove_file(&file).unwrap();
         assert_eq!(caches.stores().unwrap().len(), 1);
@@ -768,7 +547,7 @@ mod tests {
         let place = Place { path: directory.path().join("a"), offset: None };
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
         let uuid = Some(Uuid::from_bytes([1; 16]));
-        caches.note(&Record { uuid, ..Record::new(&place, 4096, &identity, "disk") }).unwrap();
+        caches.note(&StoreRecord { uuid, ..StoreRecord::new(&place, 4096, &identity, "disk") }).unwrap();
         caches.registry.insert(&Entry { uuid, ..Entry::new(&identity, &place, "disk") }).unwrap();
         let noted = || {
             let entry = caches.registry.find(&identity, Store::Cache).unwrap().unwrap();
@@ -795,10 +574,10 @@ mod tests {
         let caches = Caches::open(&paths).unwrap();
         let place = |name: &str| Place { path: directory.path().join(name), offset: None };
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
-        let record = |name, uuid, tokens: &[u64]| Record {
+        let record = |name, uuid, tokens: &[u64]| StoreRecord {
             uuid: Some(Uuid::from_bytes([uuid; 16])),
             tokens: tokens.to_vec(),
-            ..Record::new(&place(name), 4096, &identity, "disk")
+            ..StoreRecord::new(&place(name), 4096, &identity, "disk")
         };
         for (name, uuid, tokens) in [("a", 1, &[1, 2][..]), ("b", 1, &[1, 2]), ("c", 1, &[5, 3, 4]), ("d", 2, &[1])] {
             caches.note(&record(name, uuid, tokens)).unwrap();
@@ -816,7 +595,7 @@ mod tests {
         let stopped = caches.begin_change().unwrap();
         let place = Place { path: "/a".into(), offset: None };
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
-        let record = Record::new(&place, 4096, &identity, "disk");
+        let record = StoreRecord::new(&place, 4096, &identity, "disk");
         let error = caches.note(&record).unwrap_err();
         assert_eq!(error.failure(), Failure::InUse);
         assert!(error.to_string().contains("caches/lock"), "{error}");
@@ -832,7 +611,7 @@ mod tests {
         let identity = |serial: &str| Identity { target: "t".into(), unit: "u".into(), serial: serial.into() };
         let place = Place { path: "/a".into(), offset: None };
         let marks = [1, 2].map(|byte| MarkRecord::new([byte; 16], 7));
-        let mut record = Record::new(&place, 4096, &identity("one"), "disk");
+        let mut record = StoreRecord::new(&place, 4096, &identity("one"), "disk");
         record.luns = vec![
             LunRecord::new(&identity("one"), Some(marks[0].clone())),
             LunRecord::new(&identity("two"), Some(marks[1].clone())),
@@ -858,7 +637,7 @@ mod tests {
         let (caches, registry) = (Caches::open(&paths).unwrap(), Registry::open(&paths).unwrap());
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
         let place = Place { path: "/a".into(), offset: None };
-        let mut record = Record::new(&place, 4096, &identity, "disk");
+        let mut record = StoreRecord::new(&place, 4096, &identity, "disk");
         let mark = MarkRecord::new([1; 16], 7);
         record.luns = vec![LunRecord::new(&identity, Some(mark.clone()))];
         caches.note(&record).unwrap();
@@ -897,7 +676,7 @@ mod tests {
         let with = |name: String| {
             let mark = MarkRecord::new([1; 16], 7);
             let luns = vec![LunRecord::new(&identity, Some(mark))];
-            Record { luns, tokens: vec![1], ..Record::new(&place, 4096, &identity, &name) }
+            StoreRecord { luns, tokens: vec![1], ..StoreRecord::new(&place, 4096, &identity, &name) }
         };
         caches.note(&with("disk".into())).unwrap();
         let file = caches.file(&place);
@@ -913,7 +692,7 @@ mod tests {
             caches.note_successor(&place, Tokens { in_use: number, closed: u64::MAX }).unwrap();
             let record = caches.find(&place).unwrap().unwrap();
             fill();
-            caches.note(&Record { tokens: vec![u64::MAX, number, 1], ..record }).unwrap();
+            caches.note(&StoreRecord { tokens: vec![u64::MAX, number, 1], ..record }).unwrap();
         }
         // The longest for which there is room.
         let named = |length: usize| {
@@ -937,7 +716,7 @@ mod tests {
         fs::write(&disk, vec![1; 64 << 10]).unwrap();
         let at = |offset| Place { path: disk.clone(), offset };
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s7".into() };
-        let record = Record::new(&at(Some(8192)), 8192, &identity, "first");
+        let record = StoreRecord::new(&at(Some(8192)), 8192, &identity, "first");
         caches.note(&record).unwrap();
         assert_eq!(caches.length_of(&at(Some(8192))).unwrap(), Some(8192));
         let check = |offset, length| caches.check_apart(&at(Some(offset)), ByteRange { offset, length });

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use store::limits::SUPERBLOCK_BYTES;
 use store::superblock::{self, StoreIdentity};
+use uuid::Uuid;
 
 use crate::error::{Error, Failure, Result};
 use crate::place::Place;
@@ -132,4 +133,9 @@ pub(crate) fn store_of(place: &Place, listed_bytes: Option<u64>) -> Option<Store
 /// The part of [`store_at`] that does not change while the store lives.
 pub fn uuid_at(place: &Place) -> Option<uuid::Uuid> {
     store_at(place).map(|store| store.uuid)
+}
+/// Whether what is noted of a store that is `known` can be of the one that was `found`: where one of the two UUIDs is
+/// missing, it can.
+pub(crate) fn may_be_of(known: Option<Uuid>, found: Option<Uuid>) -> bool {
+    !matches!((known, found), (Some(known), Some(found)) if known != found)
 }

@@ -1,6 +1,6 @@
 //! The control socket that every long-running forebay process answers on.
 //!
-//! One JSON object a line. The caller sends one [`Request`]; the process answers with any number of
+//! One JSON object a line. The caller sends one [`ControlRequest`]; the process answers with any number of
 //! `{"progress": ...}` lines and then one `{"ok": ...}` or `{"error": {"failure": ..., "message":
 //! ...}}`. The socket lies in the run-time directory, which only its owner can enter, so every
 //! process that can connect may command.
@@ -39,7 +39,7 @@ use crate::status::{Answer, Report};
 /// A caller's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Request {
+pub enum ControlRequest {
     /// The status of the process.
     Status,
     /// Write back all dirty data.
@@ -92,7 +92,7 @@ enum Line<R, A> {
 type Said = Line<Option<Report>, Answer>;
 
 /// A line as a caller reads it.
-type Heard = Line<Value, Value>;
+type Received = Line<Value, Value>;
 
 /// An error on the wire.
 #[derive(Debug, Serialize, Deserialize)]
@@ -116,7 +116,7 @@ impl From<Refusal> for Error {
 /// The handler of requests.
 pub trait Handler: 'static {
     /// Answers one request; reports sent to `progress` reach the caller before the answer.
-    fn handle(&self, request: Request, progress: Progress) -> impl Future<Output = Result<Answer>>;
+    fn handle(&self, request: ControlRequest, progress: Progress) -> impl Future<Output = Result<Answer>>;
 }
 
 /// The error of a process that is no daemon, for a request to one.
@@ -284,8 +284,8 @@ async fn answer_caller(mut stream: UnixStream, line: String, handler: Rc<impl Ha
     let request = parse_request(&line);
     // A caller that disconnects stops a cleaning that it asked for. A change of the process, or its
     // end, is never left half done.
-    let ends_with_caller = matches!(request, Ok(Request::Clean));
-    let mut is_heard = true;
+    let ends_with_caller = matches!(request, Ok(ControlRequest::Clean));
+    let mut is_listening = true;
     let answer = async { handler.handle(request?, progress).await };
     tokio::pin!(answer);
     let mut signs = tokio::time::interval(CONTROL_SIGN_OF_LIFE_INTERVAL);
@@ -298,16 +298,16 @@ async fn answer_caller(mut stream: UnixStream, line: String, handler: Rc<impl Ha
             result = &mut answer => break result,
             _ = signs.tick() => None,
         };
-        if is_heard && write_line(&mut stream, &Said::Progress(report)).await.is_err() {
+        if is_listening && write_line(&mut stream, &Said::Progress(report)).await.is_err() {
             if ends_with_caller {
                 return;
             }
-            is_heard = false;
+            is_listening = false;
         }
     };
     // Reports that were sent together with the answer.
     while let Ok(report) = reports.try_recv() {
-        if !is_heard || write_line(&mut stream, &Said::Progress(Some(report))).await.is_err() {
+        if !is_listening || write_line(&mut stream, &Said::Progress(Some(report))).await.is_err() {
             return;
         }
     }
@@ -328,10 +328,10 @@ fn has_hung_up(stream: &UnixStream) -> bool {
 
 /// Parses a request line. Unknown fields are refused, which serde does not do for variants without
 /// fields.
-fn parse_request(line: &str) -> Result<Request> {
+fn parse_request(line: &str) -> Result<ControlRequest> {
     let refused = |why: &dyn std::fmt::Display| Error::new(Failure::Usage, format!("this is no request: {why}"));
     let said: Value = serde_json::from_str(line).map_err(|error| refused(&error))?;
-    let request: Request = serde_json::from_value(said.clone()).map_err(|error| refused(&error))?;
+    let request: ControlRequest = serde_json::from_value(said.clone()).map_err(|error| refused(&error))?;
     if json!(request) != said {
         return Err(refused(&format_args!("of this, only {} is known", json!(request))));
     }
@@ -354,7 +354,7 @@ fn is_alive(path: &Path) -> bool {
         let Ok(mut stream) = BlockingStream::connect(path) else { return false };
         let asked = stream
             .set_read_timeout(Some(ANSWER_TIME_MAX))
-            .and_then(|()| writeln!(stream, "{}", json!(Request::Status)))
+            .and_then(|()| writeln!(stream, "{}", json!(ControlRequest::Status)))
             .and_then(|()| stream.read(&mut [0]));
         match asked {
             Ok(0) => {}
@@ -372,7 +372,7 @@ fn is_alive(path: &Path) -> bool {
 /// # Errors
 /// `NotFound` when no process listens there, `Unreachable` when it ends without an answer, or is
 /// stuck; the process's own error otherwise.
-pub async fn call(path: &Path, request: &Request, on_progress: impl FnMut(&Report)) -> Result<Value> {
+pub async fn call(path: &Path, request: &ControlRequest, on_progress: impl FnMut(&Report)) -> Result<Value> {
     call_within(path, request, CONTROL_SILENCE_MAX, on_progress).await.map_err(|failed| match failed {
         NoAnswer::Silent { error, .. } | NoAnswer::Other(error) => error,
     })
@@ -399,7 +399,7 @@ pub enum Presence {
 /// # Errors
 /// The process's own.
 pub async fn look(path: &Path) -> Result<Presence> {
-    match call_within(path, &Request::Status, CONTROL_SILENCE_MAX, |_| {}).await {
+    match call_within(path, &ControlRequest::Status, CONTROL_SILENCE_MAX, |_| {}).await {
         Ok(status) => Ok(Presence::Answers(status)),
         Err(NoAnswer::Silent { pid, error }) => Ok(Presence::Silent { pid, error }),
         Err(NoAnswer::Other(error)) if matches!(error.failure(), Failure::NotFound | Failure::Unreachable) => {
@@ -421,7 +421,7 @@ enum NoAnswer {
 
 async fn call_within(
     path: &Path,
-    request: &Request,
+    request: &ControlRequest,
     silence_max: Duration,
     on_progress: impl FnMut(&Report),
 ) -> std::result::Result<Value, NoAnswer> {
@@ -444,7 +444,7 @@ async fn call_within(
 async fn call_over(
     mut stream: UnixStream,
     (name, silence_max): (&str, Duration),
-    request: &Request,
+    request: &ControlRequest,
     mut on_progress: impl FnMut(&Report),
 ) -> std::result::Result<Value, NoAnswer> {
     let hung_up = |why: &dyn std::fmt::Display| {
@@ -472,7 +472,7 @@ async fn call_over(
         let mut line = String::new();
         let mut bounded = (&mut reader).take(CONTROL_LINE_BYTES_MAX);
         tokio::select! {
-            heard = bounded.read_line(&mut line) => heard.map_err(|error| lost(&error))?,
+            received = bounded.read_line(&mut line) => received.map_err(|error| lost(&error))?,
             () = standstill(pid, silence_max) => return Err(silent(name, pid, silence_max)),
         };
         if line.is_empty() {
@@ -481,11 +481,11 @@ async fn call_over(
         match serde_json::from_str(&line).map_err(|error| hung_up(&error))? {
             // Without a report it is a sign of life, like a report that only a newer caller could
             // read.
-            Heard::Progress(said) => {
+            Received::Progress(said) => {
                 Option::<Report>::deserialize(said).ok().flatten().iter().for_each(&mut on_progress)
             }
-            Heard::Ok(answer) => return Ok(*answer),
-            Heard::Error(refusal) => return Err(NoAnswer::Other(refusal.into())),
+            Received::Ok(answer) => return Ok(*answer),
+            Received::Error(refusal) => return Err(NoAnswer::Other(refusal.into())),
         }
     }
 }
@@ -531,10 +531,10 @@ mod tests {
     struct Echo;
 
     impl Handler for Echo {
-        async fn handle(&self, request: Request, progress: Progress) -> Result<Answer> {
+        async fn handle(&self, request: ControlRequest, progress: Progress) -> Result<Answer> {
             match request {
-                Request::Status => Ok(Answer::set("it is", "fine")),
-                Request::Clean => {
+                ControlRequest::Status => Ok(Answer::set("it is", "fine")),
+                ControlRequest::Clean => {
                     for step in 0..3 {
                         progress.send(step_of(step)).expect("the caller is there");
                     }
@@ -559,12 +559,13 @@ mod tests {
     #[tokio::test]
     async fn requests_are_answered_with_progress_in_between() {
         with_server(async |path| {
-            assert_eq!(call(path, &Request::Status, |_| {}).await.unwrap(), json!({ "it is": "fine" }));
+            assert_eq!(call(path, &ControlRequest::Status, |_| {}).await.unwrap(), json!({ "it is": "fine" }));
             let mut steps = Vec::new();
-            call(path, &Request::Clean, |step| steps.push(step.clone())).await.unwrap();
+            call(path, &ControlRequest::Clean, |step| steps.push(step.clone())).await.unwrap();
             assert_eq!(steps, [0, 1, 2].map(step_of));
-            let error =
-                call(path, &Request::Detach { keep_dirty: true, remove_cache: false }, |_| {}).await.unwrap_err();
+            let error = call(path, &ControlRequest::Detach { keep_dirty: true, remove_cache: false }, |_| {})
+                .await
+                .unwrap_err();
             assert_eq!((error.failure(), error.to_string()), (Failure::WouldLoseData, "no".into()));
         })
         .await;
@@ -575,15 +576,15 @@ mod tests {
     async fn who_asks_what_ends_meanwhile_is_told_what_is_known() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk.sock");
-        for is_heard in [false, true] {
+        for is_listening in [false, true] {
             let listener = UnixListener::bind(&path).unwrap();
             let end = async {
                 let (mut stream, _) = listener.accept().await.unwrap();
-                if is_heard {
+                if is_listening {
                     BufReader::new(&mut stream).read_line(&mut String::new()).await.unwrap();
                 }
             };
-            let asked = Request::Detach { keep_dirty: false, remove_cache: false };
+            let asked = ControlRequest::Detach { keep_dirty: false, remove_cache: false };
             let (answer, ()) = tokio::join!(call(&path, &asked, |_| {}), end);
             let error = answer.map_err(|error| (error.failure(), error.to_string())).unwrap_err();
             assert_eq!(error.0, Failure::Unreachable);
@@ -601,7 +602,7 @@ mod tests {
     const SLOW_STEPS: usize = 1000;
 
     impl Handler for Slow {
-        async fn handle(&self, _: Request, progress: Progress) -> Result<Answer> {
+        async fn handle(&self, _: ControlRequest, progress: Progress) -> Result<Answer> {
             for step in 0..SLOW_STEPS {
                 // Sent whether or not a caller reads it.
                 let _ = progress.send(step_of(step as u64));
@@ -616,9 +617,9 @@ mod tests {
     async fn who_hangs_up_stops_a_cleaning_and_nothing_else() {
         let directory = tempfile::tempdir().unwrap();
         for (request, is_finished) in [
-            (Request::Clean, false),
-            (Request::Detach { keep_dirty: false, remove_cache: false }, true),
-            (Request::Set { key: "cache.size".into(), value: "1GiB".into() }, true),
+            (ControlRequest::Clean, false),
+            (ControlRequest::Detach { keep_dirty: false, remove_cache: false }, true),
+            (ControlRequest::Set { key: "cache.size".into(), value: "1GiB".into() }, true),
         ] {
             let path = directory.path().join("slow.sock");
             let server = ControlServer::bind(&path).unwrap();
@@ -640,7 +641,7 @@ mod tests {
     struct Thorough;
 
     impl Handler for Thorough {
-        async fn handle(&self, _: Request, _: Progress) -> Result<Answer> {
+        async fn handle(&self, _: ControlRequest, _: Progress) -> Result<Answer> {
             tokio::time::sleep(10 * CONTROL_SILENCE_MAX).await;
             Ok(Answer::ends("it"))
         }
@@ -651,7 +652,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk.sock");
         let server = ControlServer::bind(&path).unwrap();
-        let request = Request::Detach { keep_dirty: false, remove_cache: false };
+        let request = ControlRequest::Detach { keep_dirty: false, remove_cache: false };
         let answered = tokio::select! {
             () = server.serve(Rc::new(Thorough), std::future::pending()) => {
                 unreachable!("it serves until it is dropped")
@@ -660,7 +661,7 @@ mod tests {
         };
         assert!(answered.is_ok(), "{answered:?}");
         // Its callers wait in the queue of its socket.
-        let error = call(&path, &Request::Status, |_| {}).await.unwrap_err();
+        let error = call(&path, &ControlRequest::Status, |_| {}).await.unwrap_err();
         assert_eq!(error.failure(), Failure::Unreachable);
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
         assert!(matches!(look(&path).await, Ok(Presence::Silent { .. })));
@@ -681,7 +682,7 @@ mod tests {
             for _ in 0..3 * CONTROL_CALLERS_MAX {
                 silent.push(UnixStream::connect(&path).await.unwrap());
             }
-            assert_eq!(call(&path, &Request::Status, |_| {}).await.unwrap(), json!({ "it is": "fine" }));
+            assert_eq!(call(&path, &ControlRequest::Status, |_| {}).await.unwrap(), json!({ "it is": "fine" }));
             silent
         };
         let (stop, stopped) = tokio::sync::oneshot::channel();
@@ -706,7 +707,7 @@ mod tests {
                     silent.push(UnixStream::connect(path).await.unwrap());
                 }
                 let begun = tokio::time::Instant::now();
-                call(path, &Request::Status, |_| {}).await.unwrap();
+                call(path, &ControlRequest::Status, |_| {}).await.unwrap();
                 assert_eq!(begun.elapsed() >= CONTROL_TRANSFER_TIME_MAX, holds_up, "{count}: {:?}", begun.elapsed());
             })
             .await;
@@ -720,7 +721,7 @@ mod tests {
             for (seconds, words) in [(9, "fine"), (11, "no request came within 10 s")] {
                 let mut stream = UnixStream::connect(path).await.unwrap();
                 tokio::time::sleep(Duration::from_secs(seconds)).await;
-                drop(write_line(&mut stream, &json!(Request::Status)).await);
+                drop(write_line(&mut stream, &json!(ControlRequest::Status)).await);
                 let mut answer = String::new();
                 stream.read_to_string(&mut answer).await.unwrap();
                 assert!(answer.contains(words), "{seconds} s: {answer}");
@@ -736,7 +737,7 @@ mod tests {
         let refusal = Refusal { failure: Failure::Other, message: "too late".into() };
         write_line(&mut theirs, &Said::Error(refusal)).await.unwrap();
         drop(theirs);
-        match call_over(ours, ("disk", CONTROL_SILENCE_MAX), &Request::Status, |_| {}).await {
+        match call_over(ours, ("disk", CONTROL_SILENCE_MAX), &ControlRequest::Status, |_| {}).await {
             Err(NoAnswer::Other(error)) => assert_eq!(error.to_string(), "too late"),
             other => panic!("{:?} is no refusal", other.is_ok()),
         }
@@ -749,7 +750,7 @@ mod tests {
     }
 
     impl Handler for Mute {
-        async fn handle(&self, _: Request, _: Progress) -> Result<Answer> {
+        async fn handle(&self, _: ControlRequest, _: Progress) -> Result<Answer> {
             self.asked.set(self.asked.get() + 1);
             std::future::pending().await
         }
@@ -767,7 +768,7 @@ mod tests {
             for count in [1, 99] {
                 for _ in 0..count {
                     let mut stream = UnixStream::connect(&path).await.unwrap();
-                    write_line(&mut stream, &json!(Request::Status)).await.unwrap();
+                    write_line(&mut stream, &json!(ControlRequest::Status)).await.unwrap();
                     crowd.push(stream);
                 }
                 tokio::time::sleep(CONTROL_SILENCE_MAX).await;
@@ -793,7 +794,7 @@ mod tests {
                 stream.read_to_string(&mut answer).await.unwrap();
                 assert!(answer.contains("usage"), "{garbage}: {answer}");
             }
-            assert!(call(path, &Request::Status, |_| {}).await.is_ok());
+            assert!(call(path, &ControlRequest::Status, |_| {}).await.is_ok());
         })
         .await;
     }
@@ -850,7 +851,7 @@ mod tests {
                     drop(ending.accept().await);
                 }
             };
-            let (answer, ()) = tokio::join!(call(&path, &Request::Status, |_| {}), end);
+            let (answer, ()) = tokio::join!(call(&path, &ControlRequest::Status, |_| {}), end);
             assert_eq!(answer.unwrap_err().failure(), Failure::Unreachable);
             std::fs::remove_file(&path).unwrap();
         }
@@ -867,7 +868,7 @@ mod tests {
         assert_eq!(error.failure(), Failure::InUse);
         drop(living);
         assert!(!path.exists());
-        let error = call(&path, &Request::Status, |_| {}).await.unwrap_err();
+        let error = call(&path, &ControlRequest::Status, |_| {}).await.unwrap_err();
         assert_eq!(error.failure(), Failure::NotFound);
     }
 }

@@ -57,10 +57,10 @@ impl DifferenceFile {
         if let Err(error) = file.note.make_room() {
             tracing::warn!(%error, "if {place} is cut, removed or moved while it is in use, that may not be noted");
         }
-        let told = Arc::clone(&file);
+        let noted = Arc::clone(&file);
         difference.on_error(move |error| match FileLoss::of(error) {
-            Some(FileLoss::Cut) => told.lose(Fate::Cut),
-            Some(FileLoss::Removed) => told.lose(Fate::Removed),
+            Some(FileLoss::Cut) => noted.lose(Fate::Cut),
+            Some(FileLoss::Removed) => noted.lose(Fate::Removed),
             None => {}
         });
         file

@@ -76,15 +76,20 @@ impl Stores {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses changes of these ranges, of which a path `heard`, where something is dirty.
-    fn check(&self, by: &Use, changed: &[ByteRange], heard: &ReportedChanges) -> std::result::Result<(), block::Error> {
+    /// Refuses changes of these ranges, of which a path `reported`, where something is dirty.
+    fn check(
+        &self,
+        by: &Use,
+        changed: &[ByteRange],
+        reported: &ReportedChanges,
+    ) -> std::result::Result<(), block::Error> {
         let stores = self.lock();
         for (place, Entry { store, opened, is_overwriting }) in &*stores {
             let Err(error) = opened.check_changes(changed) else { continue };
             let Some(&conflict) = ConflictingChanges::of(&error) else { return Err(error) };
             let (what, bytes) = (store.as_str(), conflict.bytes);
             if *is_overwriting {
-                let is_certain = heard.untold.is_none() && heard.unknown.is_none();
+                let is_certain = reported.unreported.is_none() && reported.unknown.is_none();
                 let others = if is_certain { "changed" } else { "may have changed" };
                 tracing::warn!(
                     "overwrite-changes=on: {bytes} bytes of the {what} {place} are written over what others {others} \
@@ -93,12 +98,12 @@ impl Stores {
                 continue;
             }
             stores.values().for_each(|entry| entry.opened.stop_writing_back());
-            let others = match &heard.untold {
+            let others = match &reported.unreported {
                 Some(why) => format!(
                     "the target does not tell what others changed in the logical unit while it was out of reach, which \
                      may be all of it: {why}"
                 ),
-                None if heard.unknown.is_some() => {
+                None if reported.unknown.is_some() => {
                     "nobody can say what others changed in the logical unit while it was out of reach: its file was \
                      moved, restored, or changed while the target did not run"
                         .to_owned()
@@ -141,13 +146,13 @@ async fn answers(path: &Weak<RemoteLun>) -> bool {
     }
 }
 
-/// What others changed of what one path `heard`: where its target was away, and that of one of the `others` was not,
+/// What others changed of what one path `reported`: where its target was away, and that of one of the `others` was not,
 /// what this host wrote there is unknown to it.
-async fn without_own(mut heard: ReportedChanges, others: &[Weak<RemoteLun>]) -> ReportedChanges {
-    if heard.unknown.is_some() && join_all(others.iter().map(answers)).await.contains(&true) {
-        heard.unknown = None;
+async fn without_own(mut reported: ReportedChanges, others: &[Weak<RemoteLun>]) -> ReportedChanges {
+    if reported.unknown.is_some() && join_all(others.iter().map(answers)).await.contains(&true) {
+        reported.unknown = None;
     }
-    heard
+    reported
 }
 
 impl DirtyGuard {
@@ -160,15 +165,15 @@ impl DirtyGuard {
                 let (by, stores, stripe) = (by.clone(), Arc::downgrade(&stores), member.stripe);
                 let others = member.luns.iter().filter(|other| !Arc::ptr_eq(other, lun));
                 let others: Vec<Weak<RemoteLun>> = others.map(Arc::downgrade).collect();
-                let check = move |heard: ReportedChanges| -> Deciding {
+                let check = move |reported: ReportedChanges| -> Deciding {
                     let (by, stores, others) = (by.clone(), stores.clone(), others.clone());
                     Box::pin(async move {
-                        let heard = without_own(heard, &others).await;
-                        let changed = heard.ranges();
+                        let reported = without_own(reported, &others).await;
+                        let changed = reported.ranges();
                         let whole: Vec<ByteRange> =
                             changed.iter().filter_map(|&range| place_in_whole(stripe, range)).collect();
                         match stores.upgrade() {
-                            Some(stores) => stores.check(&by, &whole, &heard).map(|()| changed),
+                            Some(stores) => stores.check(&by, &whole, &reported).map(|()| changed),
                             None => Ok(changed),
                         }
                     })
@@ -263,15 +268,15 @@ mod tests {
         let path = Arc::downgrade(&remotes.member_luns()[0].luns[0]);
         let recorded = vec![ByteRange { offset: MIB, length: MIB }];
         let whole = Some(ByteRange { offset: 0, length: 16 * MIB });
-        let heard = ReportedChanges { recorded: recorded.clone(), unknown: whole, untold: None };
+        let reported = ReportedChanges { recorded: recorded.clone(), unknown: whole, unreported: None };
         let others = [Weak::new(), path];
-        assert_eq!(without_own(heard.clone(), &others[..1]).await, heard);
+        assert_eq!(without_own(reported.clone(), &others[..1]).await, reported);
         assert_eq!(
-            without_own(heard.clone(), &others).await,
-            ReportedChanges { recorded, unknown: None, untold: None }
+            without_own(reported.clone(), &others).await,
+            ReportedChanges { recorded, unknown: None, unreported: None }
         );
         lun.fails.store(true, Ordering::Relaxed);
-        assert_eq!(without_own(heard.clone(), &others).await, heard, "an error is no answer");
+        assert_eq!(without_own(reported.clone(), &others).await, reported, "an error is no answer");
         remotes.close().await.unwrap();
     }
 }

@@ -33,37 +33,37 @@
 //! gets the report again. A store without a record has no mark before it is open: a mark that is
 //! made for it is noted as owned by no store until then, and removed if the attach fails.
 
-use std::sync::Arc;
-
 use block::device::Device;
 use block::{ByteRange, Identity};
 use cache::{ConflictingChanges, Freshness};
 use initiator::Mark;
 use store::Tokens;
 use uuid::Uuid;
-use writelog::WriteLog;
 
-use crate::caches::{Caches, LunRecord, MarkRecord, MarkStage, Record};
+use crate::caches::{Caches, LunRecord, MarkRecord, MarkStage, StoreRecord};
 use crate::content::uuid_at;
-use crate::dirty_guard::{DirtyGuard, Use};
 use crate::error::{Error, Failure, Result};
-use crate::held_marks::{HeldMarks, MarkRenewal};
-use crate::limits::CLOSE_TIME_MAX;
+use crate::held_marks::HeldMarks;
 use crate::place::Place;
 use crate::registry::Store;
 use crate::remotes::{MemberLun, Remotes, place_in_whole};
 use crate::status::stores::StoreFreshness;
 
 mod clearing;
+mod kept;
 mod registering;
+mod releasing;
 pub(crate) mod report;
 pub(crate) mod silence;
 pub(crate) mod token;
 
 use clearing::{Clearing, Taken};
 pub(crate) use clearing::{Invalidate, clear_pauses};
+pub use kept::{ChangesSince, KeptChanges};
+pub(crate) use releasing::release_marks;
+pub use releasing::release_refused;
 use report::{everything, report_of};
-use silence::{Asked, ask_until_told, is_silence, is_without_mark, told};
+use silence::{Asked, answered, ask_until_answered, is_silence, is_without_mark};
 use token::draw_token;
 pub use token::draw_tokens;
 
@@ -130,8 +130,8 @@ pub(crate) async fn assess(
         caches.check_is_last(place)?;
     }
     let is_other_copy = caches.last_of_other_copy(place)?.is_some();
-    let asked = ask_until_told(|| assess_last(remotes, caches, store, place, promise)).await;
-    let mut assessed = told(asked).map_err(|error| error.context(format!("the {} {place}", store.as_str())))?;
+    let asked = ask_until_answered(|| assess_last(remotes, caches, store, place, promise)).await;
+    let mut assessed = answered(asked).map_err(|error| error.context(format!("the {} {place}", store.as_str())))?;
     if is_other_copy {
         assessed.take_cold("it is another copy than this host's list says, and is taken as it is");
     } else if caches.find(place)?.is_some_and(|record| record.is_cut) {
@@ -150,7 +150,7 @@ async fn assess_last(
 ) -> std::result::Result<Assessed, Asked> {
     let identity = remotes.identity();
     let uuid = uuid_at(place);
-    let is_it = |record: &Record| record.is_of(std::slice::from_ref(&identity)) && record.is_of_store(uuid);
+    let is_it = |record: &StoreRecord| record.is_of(std::slice::from_ref(&identity)) && record.is_of_store(uuid);
     let record = caches.find(place).map_err(Asked::Here)?.filter(is_it);
     let is_stale = match &record {
         Some(record) => record.is_stale,
@@ -216,13 +216,25 @@ async fn assess_last(
 /// Whether this host used the LUN without the store with this `uuid`, which has a record at another
 /// place.
 fn is_stale_elsewhere(caches: &Caches, uuid: Option<Uuid>) -> Result<bool> {
-    let is_it = |record: &Record| uuid.is_some() && record.uuid == uuid && record.is_stale;
+    let is_it = |record: &StoreRecord| uuid.is_some() && record.uuid == uuid && record.is_stale;
     Ok(caches.stores()?.iter().any(is_it))
 }
 
-fn known_mark(record: Option<&Record>, member: &MemberLun) -> Option<MarkRecord> {
+fn known_mark(record: Option<&StoreRecord>, member: &MemberLun) -> Option<MarkRecord> {
     let lun = record?.luns.iter().find(|lun| lun.is(&member.identity))?;
     lun.mark.clone()
+}
+
+/// What the targets have of the marks of a store's LUNs.
+struct MarksFound {
+    /// Each reports what others changed.
+    is_reported: bool,
+    /// One that is there reports nothing, though it should.
+    is_owing: bool,
+    /// Each is there, and is not of a store that had none before.
+    are_all_known: bool,
+    /// Each is there and reports what others changed, if perhaps with another token than its last one.
+    report_all: bool,
 }
 
 impl Assessed {
@@ -232,28 +244,10 @@ impl Assessed {
         &mut self,
         member_luns: &[MemberLun],
         caches: &Caches,
-        record: Option<Record>,
+        record: Option<StoreRecord>,
     ) -> std::result::Result<(), Asked> {
-        let (mut is_told, mut is_owing, mut are_all_known, mut reports_all) = (true, false, true, true);
         let remembered: Vec<Option<MarkRecord>> = self.luns.iter().map(|lun| lun.mark.clone()).collect();
-        for (member, lun) in member_luns.iter().zip(&mut self.luns) {
-            let (found, is_known) = member.find(lun.mark.as_ref()).await.map_err(Asked::There)?;
-            let stage = match lun.mark.as_ref().map(MarkRecord::stage) {
-                Some(MarkStage::Cleared | MarkStage::TokenOwed) if !is_known => MarkStage::Owing,
-                Some(stage) => stage,
-                None => MarkStage::New,
-            };
-            is_told &= stage == MarkStage::Cleared;
-            are_all_known &= is_known && stage != MarkStage::New;
-            reports_all &= is_known && matches!(stage, MarkStage::Cleared | MarkStage::TokenOwed);
-            is_owing |= is_known && stage == MarkStage::Owing;
-            let mark = match found {
-                // Either token is accepted until the new one is known to be at the target.
-                Some(mark) => MarkRecord::new(mark.id, mark.token).with_candidate(draw_token()),
-                None => MarkRecord::new(Uuid::new_v4().into_bytes(), draw_token()),
-            };
-            lun.mark = Some(mark.with_stage(stage));
-        }
+        let marks = self.draw_marks(member_luns).await.map_err(Asked::There)?;
         self.remember(caches, record.as_ref(), &remembered).map_err(Asked::Here)?;
         let mut changed = Vec::new();
         for (member, lun) in member_luns.iter().zip(&mut self.luns) {
@@ -275,8 +269,8 @@ impl Assessed {
         // From now on only the new tokens are accepted: an older copy of the target's marks is
         // recognised.
         self.remember(caches, record.as_ref(), &remembered).map_err(Asked::Here)?;
-        if !is_told && (reports_all || self.is_shared && are_all_known) {
-            self.owed = Some(if reports_all {
+        if !marks.is_reported && (marks.report_all || self.is_shared && marks.are_all_known) {
+            self.owed = Some(if marks.report_all {
                 "its mark did not get its last token when it was used last"
             } else {
                 NO_ORDERLY_END
@@ -284,30 +278,55 @@ impl Assessed {
             self.note_changes(changed);
             return Ok(());
         }
-        if !is_told {
-            self.why = match self.is_new {
-                false if is_owing && self.is_shared => NO_ORDERLY_END.to_owned(),
-                false if is_owing => {
-                    "the target has no record of the time since it was used last: an attach before this one found \
-                     that, and was refused or cut short, or it was shared with other hosts and came to no orderly end"
-                        .to_owned()
-                }
-                false => {
-                    "the target kept no record of it: the logical unit's file was moved, restored, or changed while \
-                     the target did not run, or the record was given up for another host's"
-                        .to_owned()
-                }
-                true => {
-                    "this host has no record of the store: it is new, or comes from another host or from a version \
-                     that kept none, or the state directory is not the one from before"
-                        .to_owned()
-                }
-            };
+        if !marks.is_reported {
+            self.why = self.why_unreported(marks.is_owing);
             self.lose_mark();
             return Ok(());
         }
         self.note_changes(changed);
         Ok(())
+    }
+
+    /// Gives each LUN the mark that it is to have: that of its target where this has one, else a new one.
+    async fn draw_marks(&mut self, member_luns: &[MemberLun]) -> std::result::Result<MarksFound, block::Error> {
+        let mut marks = MarksFound { is_reported: true, is_owing: false, are_all_known: true, report_all: true };
+        for (member, lun) in member_luns.iter().zip(&mut self.luns) {
+            let (found, is_known) = member.find(lun.mark.as_ref()).await?;
+            let stage = match lun.mark.as_ref().map(MarkRecord::stage) {
+                Some(MarkStage::Cleared | MarkStage::TokenOwed) if !is_known => MarkStage::Owing,
+                Some(stage) => stage,
+                None => MarkStage::New,
+            };
+            marks.is_reported &= stage == MarkStage::Cleared;
+            marks.are_all_known &= is_known && stage != MarkStage::New;
+            marks.report_all &= is_known && matches!(stage, MarkStage::Cleared | MarkStage::TokenOwed);
+            marks.is_owing |= is_known && stage == MarkStage::Owing;
+            let mark = match found {
+                // Either token is accepted until the new one is known to be at the target.
+                Some(mark) => MarkRecord::new(mark.id, mark.token).with_candidate(draw_token()),
+                None => MarkRecord::new(Uuid::new_v4().into_bytes(), draw_token()),
+            };
+            lun.mark = Some(mark.with_stage(stage));
+        }
+        Ok(marks)
+    }
+
+    /// Why the target does not report what others changed; some mark `is_owing`.
+    fn why_unreported(&self, is_owing: bool) -> String {
+        match self.is_new {
+            false if is_owing && self.is_shared => NO_ORDERLY_END.to_owned(),
+            false if is_owing => {
+                "the target has no record of the time since it was used last: an attach before this one found \
+                     that, and was refused or cut short, or it was shared with other hosts and came to no orderly end"
+                    .to_owned()
+            }
+            false => "the target kept no record of it: the logical unit's file was moved, restored, or changed while \
+                     the target did not run, or the record was given up for another host's"
+                .to_owned(),
+            true => "this host has no record of the store: it is new, or comes from another host or from a version \
+                     that kept none, or the state directory is not the one from before"
+                .to_owned(),
+        }
     }
 
     /// Notes what others changed, by the target's report: these ranges, and no others.
@@ -344,7 +363,7 @@ impl Assessed {
     /// Notes the marks durably. A LUN whose target has none of its store may be a copy of that LUN: the
     /// record keeps the mark that was `remembered` until the store is open, which may be refused, and
     /// no store owns the new one.
-    fn remember(&self, caches: &Caches, record: Option<&Record>, remembered: &[Option<MarkRecord>]) -> Result<()> {
+    fn remember(&self, caches: &Caches, record: Option<&StoreRecord>, remembered: &[Option<MarkRecord>]) -> Result<()> {
         let is_new = |lun: &LunRecord, old: &Option<MarkRecord>| {
             lun.mark.as_ref().map(MarkRecord::id) != old.as_ref().map(MarkRecord::id)
         };
@@ -359,7 +378,7 @@ impl Assessed {
             true => LunRecord { mark: old.clone(), ..lun.clone() },
             false => lun.clone(),
         }));
-        caches.note(&Record { luns, ..record.clone() })
+        caches.note(&StoreRecord { luns, ..record.clone() })
     }
 
     /// Notes the tokens for the opening of the store, which no other process has open, and returns
@@ -382,9 +401,9 @@ impl Assessed {
     /// Whether clean lines of a store of a shared LUN may stay: the target reports what was
     /// changed, and registers the rest. Until then nothing is called back.
     pub(crate) fn keeps_shared(&self) -> bool {
-        let is_told = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
+        let is_reported = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
         self.is_shared
-            && is_told
+            && is_reported
             && self.owed.is_none()
             && self.taken.iter().flat_map(|taken| &taken.member.luns).all(|lun| lun.registers_copies())
     }
@@ -395,11 +414,6 @@ impl Assessed {
             Freshness::Changed(ranges) | Freshness::Outdated(ranges) => ranges,
             Freshness::Unchanged | Freshness::Unknown => &[],
         }
-    }
-
-    /// The changes that must not be overwritten, unless `is_overwritten` allows it.
-    pub(crate) fn kept(&self, is_overwritten: bool) -> Kept<'_> {
-        Kept { assessed: self, is_overwritten }
     }
 
     /// Clears the marks, after the `store` was opened and old lines were dropped durably. Lines
@@ -413,7 +427,7 @@ impl Assessed {
     pub(crate) async fn commit(
         mut self,
         caches: &Caches,
-        record: Record,
+        record: StoreRecord,
         (store, is_overwritten): (&dyn Invalidate, bool),
     ) -> Result<(StoreFreshness, HeldMarks)> {
         let (is_exclusive, is_new, is_shared) = (self.is_exclusive, self.is_new, self.is_shared);
@@ -430,14 +444,14 @@ impl Assessed {
         }
         let uuid = uuid_at(&self.place);
         let tokens = vec![self.tokens.in_use, self.tokens.closed];
-        let mut record = Record { store: self.store, is_stale: is_shared, is_exclusive, uuid, tokens, ..record };
+        let mut record = StoreRecord { store: self.store, is_stale: is_shared, is_exclusive, uuid, tokens, ..record };
         record.luns.clone_from(&self.luns);
         caches.note_opened(&record)?;
         let marks = self.luns.iter().filter_map(|lun| lun.mark.as_ref());
         marks.filter(|mark| mark.stage() != MarkStage::Cleared).try_for_each(|mark| caches.note_forgotten(mark))?;
         let mut held = HeldMarks::new(caches, &self.place, is_shared);
-        let is_told = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
-        let mut clearing = Clearing { store, is_overwritten: is_overwritten || !is_told, invalidated: Vec::new() };
+        let is_reported = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
+        let mut clearing = Clearing { store, is_overwritten: is_overwritten || !is_reported, invalidated: Vec::new() };
         if let Err(error) = self.settle(taken, (&mut clearing, &mut held), &mut keeps_any).await {
             if is_silence(&error) {
                 record.luns = unused;
@@ -445,7 +459,7 @@ impl Assessed {
             }
             return Err(self.refusal(error));
         }
-        if is_told && !clearing.invalidated.is_empty() {
+        if is_reported && !clearing.invalidated.is_empty() {
             self.note_changes(joined([self.changed(), &clearing.invalidated].concat()));
         }
         if record.luns != self.luns {
@@ -453,7 +467,7 @@ impl Assessed {
             caches.note(&record)?;
         }
         let overwritten_bytes = self.overwritten_bytes(store);
-        if is_told && !keeps_any && self.owed.is_none() {
+        if is_reported && !keeps_any && self.owed.is_none() {
             self.why = format!("{}, and it does not register what a host has from before", self.why);
         }
         let what = self.store.as_str();
@@ -474,14 +488,14 @@ impl Assessed {
             }
             _ => tracing::warn!("the {what} {} begins without clean lines: {}", self.place, self.why),
         }
-        let told = StoreFreshness {
+        let reported = StoreFreshness {
             state: state.to_owned(),
             changed_ranges: ranges,
             changed_by_others_bytes: bytes,
             overwritten_bytes,
             why: self.why,
         };
-        Ok((told, held))
+        Ok((reported, held))
     }
 
     /// Clears the marks, or for a shared LUN registers what the store keeps, which it does while `keeps_any`.
@@ -619,109 +633,6 @@ impl MemberLun {
     }
 }
 
-/// What others changed in a LUN since a write log was closed, for opening the log without an
-/// attachment.
-pub struct ChangesSince {
-    assessed: Assessed,
-    guard: Arc<DirtyGuard>,
-}
-
-impl ChangesSince {
-    /// Asks the target what others changed. `is_overwritten` as in [`Self::kept`].
-    ///
-    /// # Errors
-    /// Errors of this host's list; `WouldLoseData` for another copy of the log than the last one,
-    /// unless it is to overwrite in any case.
-    pub async fn assess(remotes: &Remotes, caches: &Caches, place: &Place, is_overwritten: bool) -> Result<Self> {
-        let guard = Arc::new(DirtyGuard::of(&Use::Replay, remotes));
-        release_marks(remotes, caches).await;
-        let promise = Promise { overwrites_changes: is_overwritten, ..Promise::default() };
-        let assessed = assess(remotes, caches, Store::Log, place, promise).await?;
-        Ok(Self { assessed, guard })
-    }
-
-    /// The changes that must not be overwritten, unless `is_overwritten` allows it. They are
-    /// reported again until [`Self::commit`].
-    pub fn kept(&self, is_overwritten: bool) -> Kept<'_> {
-        self.assessed.kept(is_overwritten)
-    }
-
-    /// Clears the marks, after the `log` was opened as in an attachment; they get other tokens
-    /// until it is finished. Until then what is dirty in it is not written over changes that others
-    /// make while the LUN is out of reach. `is_overwritten` as in [`Self::kept`], for changes by others just now.
-    ///
-    /// # Errors
-    /// Errors of this host's list; a change by others, just now, where the log is dirty.
-    pub async fn commit(
-        self,
-        caches: &Caches,
-        record: Record,
-        (log, is_overwritten): (&Arc<WriteLog>, bool),
-    ) -> Result<MarkRenewal> {
-        let place = self.assessed.place.clone();
-        let (_, marks) = self.assessed.commit(caches, record, (&**log, is_overwritten)).await?;
-        self.guard.put(&place, Store::Log, log.clone(), false);
-        Ok(MarkRenewal::start(vec![marks], Some(&self.guard)))
-    }
-}
-
-/// Changes by others that a write log must not overwrite.
-pub struct Kept<'a> {
-    assessed: &'a Assessed,
-    is_overwritten: bool,
-}
-
-impl Kept<'_> {
-    /// The store's place.
-    pub(crate) fn ranges(&self) -> &[ByteRange] {
-        if self.is_overwritten { &[] } else { self.assessed.changed() }
-    }
-
-    /// [`Assessed::begin_opening`].
-    pub(crate) fn begin_opening(&self, caches: &Caches) -> Result<Tokens> {
-        self.assessed.begin_opening(caches)
-    }
-
-    /// [`Assessed::refusal`].
-    pub(crate) fn refusal(&self, error: block::Error) -> Error {
-        self.assessed.refusal(error)
-    }
-}
-
-/// FORGET, for the marks that were made for a use of the LUNs that is refused. A target that does
-/// not answer soon is asked again the next time.
-pub async fn release_refused(remotes: &Remotes, caches: &Caches) {
-    if tokio::time::timeout(CLOSE_TIME_MAX, release_marks(remotes, caches)).await.is_err() {
-        tracing::warn!("the target does not answer: a change mark that nobody needs is forgotten the next time");
-    }
-}
-
-/// FORGET, for the marks of stores that this host gave up, at the connected LUNs. What cannot be
-/// done now is done the next time.
-pub(crate) async fn release_marks(remotes: &Remotes, caches: &Caches) {
-    for member in remotes.member_luns() {
-        if let Err(error) = release_marks_of(&member, caches).await {
-            tracing::warn!(%error, "a change mark that nobody needs any more is forgotten the next time");
-        }
-    }
-}
-
-async fn release_marks_of(member: &MemberLun, caches: &Caches) -> Result<()> {
-    if member.luns.iter().any(|lun| lun.change_mark_support().is_none()) {
-        return Ok(());
-    }
-    let released = caches.released_marks(&member.identity)?;
-    for lun in member.luns.iter().filter(|_| !released.is_empty()) {
-        let known = lun.marks().await?;
-        // TAKE of a mark that does not exist would create it.
-        for mark in released.iter().filter(|mark| known.iter().any(|known| known.id == mark.id())) {
-            lun.take_mark(mark.id(), mark.newest()).await?;
-            lun.forget_mark(mark.id()).await?;
-        }
-    }
-    released.iter().try_for_each(|mark| caches.note_forgotten(mark))
-}
-
 /// Notes that a LUN is about to be changed without the stores at other places than `but`: their
 /// clean lines are void, unless the target reports what changed. Durable before this returns, so
 /// before the first write.
@@ -758,10 +669,10 @@ mod tests {
         let caches = Caches::open(&paths).unwrap();
         let place = |name: &str| Place { path: name.into(), offset: None };
         for (name, serial) in [("/a", "one"), ("/b", "one"), ("/c", "two")] {
-            caches.note(&Record::new(&place(name), 4096, &identity(serial), "disk")).unwrap();
+            caches.note(&StoreRecord::new(&place(name), 4096, &identity(serial), "disk")).unwrap();
         }
         // The name of a stripe differs, and the LUN is one of its members.
-        let mut stripe = Record::new(&place("/d"), 4096, &identity("stripe"), "disk");
+        let mut stripe = StoreRecord::new(&place("/d"), 4096, &identity("stripe"), "disk");
         stripe.luns = vec![LunRecord::new(&identity("one"), None), LunRecord::new(&identity("three"), None)];
         caches.note(&stripe).unwrap();
         note_writable_opening(&caches, &[identity("one")], &[&place("/a")]).unwrap();

@@ -8,7 +8,8 @@
 //! | `kernel_nbd` | a disk of the kernel's NBD client: one more place of that kind |
 //! | `fuse` | the file |
 //! | `iscsi` | the gateway: a target with the device as its one logical unit |
-//! | [`options`] | the settings of all of them |
+//! | `settings` | the settings of all of them, with those that a kind keeps beside itself |
+//! | [`options`] | what is made of these |
 //! | here | the table of kinds, and all fronts of one attachment |
 //!
 //! A front is a file here and a row in [`KINDS`]. All other code (`--as`, status, metrics, the
@@ -36,11 +37,12 @@ mod kernel_nbd;
 pub mod kind;
 mod nbd;
 pub mod options;
+pub(crate) mod settings;
 
 #[cfg(test)]
 pub(crate) use broken::{broken, unopenable};
 
-use kind::{Front, FrontConfig, FrontKind, Served};
+use kind::{Front, FrontConfig, FrontKind, Served, clients_in_words};
 use options::FrontOptions;
 
 /// Every kind there is.
@@ -100,6 +102,18 @@ fn best(
     }
     Err(format!("auto finds nothing here: {}", lacking.join("; ")))
 }
+
+/// Who used a front, in words; as another version of the program may report it.
+pub fn in_words(used: &FrontInUse) -> String {
+    let FrontInUse { kind, place, users } = used;
+    match KINDS.iter().find(|known| known.name == kind) {
+        Some(kind) => (kind.users)(place, *users),
+        None => clients_in_words(kind, place, *users),
+    }
+}
+
+/// What of an attachment `forebay mount` takes, in words.
+pub(crate) const MOUNTABLE: &str = "the file of --as fuse:PATH, or the disk of --as nbd:/dev/nbdN";
 
 /// The fronts of an attachment. Clones are the same fronts.
 #[derive(Clone)]

@@ -144,26 +144,26 @@ impl HeldMarks {
 
     /// Clears what the new session of a path heard of changes by others, which concerned nothing
     /// dirty, once the store is without its copies.
-    async fn clear_told(&self, path: &RemoteLun, mark: &HeldMark, guard: &DirtyGuard) -> Result<()> {
-        let heard = path.heard_changes();
+    async fn clear_reported(&self, path: &RemoteLun, mark: &HeldMark, guard: &DirtyGuard) -> Result<()> {
+        let reported = path.reported_changes();
         let (Some(opened), None) = (guard.opened(&self.place), guard.trouble()) else { return Ok(()) };
-        if heard.is_empty() || self.is_shared {
+        if reported.is_empty() || self.is_shared {
             return Ok(());
         }
         let Some(record) = self.caches.mark(&self.place, &mark.id)? else { return Ok(()) };
         let report = report_of(path, mark.id).await?;
         let size_bytes = path.geometry().size_bytes;
-        let is_heard = |range: &ByteRange| {
+        let is_reported = |range: &ByteRange| {
             let end = range.end().min(size_bytes);
-            heard.iter().any(|heard| heard.offset <= range.offset && end <= heard.end())
+            reported.iter().any(|reported| reported.offset <= range.offset && end <= reported.end())
         };
         // Others go on writing: the next attach is told of that.
-        if report.ranges.is_empty() || !report.ranges.iter().all(is_heard) {
+        if report.ranges.is_empty() || !report.ranges.iter().all(is_reported) {
             return Ok(());
         }
-        let told: Vec<ByteRange> = report.ranges.iter().filter_map(|&range| mark.member.in_whole(range)).collect();
+        let changed: Vec<ByteRange> = report.ranges.iter().filter_map(|&range| mark.member.in_whole(range)).collect();
         // What is dirty there was written after the changes.
-        opened.invalidate(&told, true).await?;
+        opened.invalidate(&changed, true).await?;
         path.clear_mark(mark.id, record.newest(), report.sequence).await?;
         Ok(())
     }
@@ -299,7 +299,7 @@ async fn watch(path: &RemoteLun, (store, index): (&HeldMarks, usize), guard: Opt
         if matches!(events.receive().await, Event::Back | Event::Missed) {
             let mark = &store.marks[index];
             if let Some(guard) = guard
-                && let Err(error) = store.clear_told(path, mark, guard).await
+                && let Err(error) = store.clear_reported(path, mark, guard).await
             {
                 tracing::warn!(%error, "a change mark cannot be cleared: the next attach is colder");
             }

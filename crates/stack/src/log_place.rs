@@ -19,7 +19,7 @@ use writelog::{
 use crate::caches::Caches;
 use crate::content::{content_is_there, uuid_at};
 use crate::error::{Error, Failure, Result};
-use crate::freshness::Kept;
+use crate::freshness::KeptChanges;
 use crate::place::Place;
 use crate::place_device::PlaceKind;
 use crate::registry::{Entry, Registry, Store, file_stem};
@@ -273,7 +273,7 @@ impl LogConfig {
         origin: SharedDevice,
         clock: Arc<dyn Clock>,
         registry: &Registry,
-        (identities, name, kept): (&[Identity], &str, Kept<'_>),
+        (identities, name, kept): (&[Identity], &str, KeptChanges<'_>),
     ) -> Result<(Arc<WriteLog>, Vec<Entry>, u64)> {
         self.check()?;
         // Before any file is made.

@@ -27,11 +27,12 @@ use sharedfs::{Hosts, Mounted, Redo, SharedBlocks};
 use tokio::sync::watch::Sender;
 
 use crate::caches::Caches;
-use crate::control::{ControlServer, Handler, Progress, Request, is_no_daemon};
+use crate::control::{ControlRequest, ControlServer, Handler, Progress, is_no_daemon};
 use crate::ending_time::EndingTime;
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::freshness::note_writable_opening;
+use crate::fronts::MOUNTABLE;
 use crate::limits::MOUNT_CACHE_BYTES;
 use crate::login::attachment_isid;
 use crate::newest_data;
@@ -225,16 +226,16 @@ impl MountParts {
 }
 
 impl Handler for MountParts {
-    async fn handle(&self, request: Request, progress: Progress) -> Result<Answer> {
+    async fn handle(&self, request: ControlRequest, progress: Progress) -> Result<Answer> {
         match request {
-            Request::Status => Ok(Answer::Status(Box::new(ProcessStatus::Mount(Box::new(self.status()))))),
-            Request::Clean => {
+            ControlRequest::Status => Ok(Answer::Status(Box::new(ProcessStatus::Mount(Box::new(self.status()))))),
+            ControlRequest::Clean => {
                 self.file_system.commit().await.map_err(|error| self.named(Error::from(error)))?;
                 Ok(Answer::Left(Left { dirty_bytes: Some(0), ..Left::default() }))
             }
-            Request::Detach { keep_dirty, .. } => self.detach(keep_dirty, &progress).await.map(Answer::Left),
-            Request::Start { .. } | Request::Hold { .. } => Err(is_no_daemon(&self.name)),
-            Request::Set { .. } | Request::Reload => Err(Error::new(
+            ControlRequest::Detach { keep_dirty, .. } => self.detach(keep_dirty, &progress).await.map(Answer::Left),
+            ControlRequest::Start { .. } | ControlRequest::Hold { .. } => Err(is_no_daemon(&self.name)),
+            ControlRequest::Set { .. } | ControlRequest::Reload => Err(Error::new(
                 Failure::Usage,
                 format!("\"{}\" is a mount: nothing of it changes while it runs", self.name),
             )),
@@ -295,8 +296,8 @@ fn check_there(source: &str, paths: &Paths) -> Result<()> {
     let is_running = check_name(source).is_ok() && paths.control_socket(source).exists();
     let message = match is_running {
         true => format!(
-            "\"{source}\" is the name of what runs here: {takes}; of an attachment that is the file of --as fuse:PATH, \
-             or the disk of --as nbd:/dev/nbdN, as `forebay status {source}` names it"
+            "\"{source}\" is the name of what runs here: {takes}; of an attachment that is {MOUNTABLE}, as \
+             `forebay status {source}` names it"
         ),
         false => format!("{source} does not exist: {takes}"),
     };

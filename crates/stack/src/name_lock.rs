@@ -5,8 +5,7 @@
 //! refused before it logs in, also where the control socket of the first was removed. So the lock
 //! lies in the state directory, like those on logical units.
 //!
-//! The target name of a gateway has a lock, too: initiators take two targets of one name for two
-//! ways to one disk.
+//! The names that fronts show to other machines have locks, too.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -22,7 +21,7 @@ use crate::limits::ENDING_TIME_MAX;
 use crate::paths::Paths;
 use crate::registry::{lock_within, make_directory};
 
-/// Held while a process runs under a name, or has a gateway of it; it ends with the process.
+/// Held while a process runs under a name, or has a front of it; it ends with the process.
 #[derive(Debug)]
 pub(crate) struct NameLock {
     _file: File,
@@ -44,19 +43,14 @@ impl NameLock {
         })
     }
 
-    /// Locks the target name `iqn` of a gateway, in the folder of gateways; as [`take`](Self::take).
+    /// Locks the name that a front shows to others, in the folder of these names; as
+    /// [`take`](Self::take). `refusal` makes a message of the id of the process that holds the lock.
     ///
     /// # Errors
-    /// `InUse` when another attachment has a gateway of that name.
-    pub(crate) fn take_gateway(folder: &Path, iqn: &str) -> Result<Self> {
+    /// `InUse` when another process has it.
+    pub(crate) fn take_in(folder: &Path, name: &str, refusal: impl FnOnce(&str) -> String) -> Result<Self> {
         make_directory(folder)?;
-        Self::lock(&folder.join(format!("{iqn}.lock")), |process| {
-            format!(
-                "{iqn} is the name of another attachment's gateway (process {process}), and initiators take two \
-                 targets of one name for two ways to one disk: give another name with --set iscsi.name=IQN, or give \
-                 one attachment --as twice"
-            )
-        })
+        Self::lock(&folder.join(format!("{name}.lock")), refusal)
     }
 
     /// `refusal` makes a message of the id of the process that holds the lock.

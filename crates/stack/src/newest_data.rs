@@ -13,7 +13,7 @@ use base::clock::Clock;
 use block::Device;
 use logical_unit::LogicalUnitOptions;
 
-use crate::caches::{Caches, Record};
+use crate::caches::{Caches, StoreRecord};
 use crate::error::{Error, Failure, Result};
 use crate::place::Place;
 use crate::registry::{Registry, Store};
@@ -66,7 +66,7 @@ pub(crate) async fn check_listed(
     Ok(())
 }
 
-async fn check_record(record: &Record, caches: &Caches, clock: &dyn Clock) -> Result<()> {
+async fn check_record(record: &StoreRecord, caches: &Caches, clock: &dyn Clock) -> Result<()> {
     let place = record.place();
     // Whoever uses it, or has damaged it, is not known here.
     let Ok(device) = open_to_read(&place, caches) else { return Ok(()) };

@@ -7,6 +7,7 @@
 //! which [notes] are written there: newer records, however many. Programs from before these take a file with
 //! notes for a damaged one. Room for a record that is not there yet can be made early.
 
+use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Result, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -16,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use self::notes::{ROOM_BYTES, Records, Subject};
+use crate::error::{Error, Failure};
 
 mod notes;
 
@@ -118,6 +120,36 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> std::result::Result<T, 
         return Err(format!("version {version} is not {VERSION}"));
     }
     serde_json::from_slice(text).map_err(|error| error.to_string())
+}
+
+/// The record of a list in a file; `None` where there is none, or none any more. `advice` says what it should be, and
+/// what to do about a damaged one.
+///
+/// # Errors
+/// `Mismatch` for a damaged one; those of the file system.
+pub(crate) fn listed<T: DeserializeOwned>(
+    path: &Path,
+    advice: impl FnOnce() -> String,
+) -> crate::error::Result<Option<T>> {
+    let context = |error| Error::io(format!("cannot read {}", path.display()), &error);
+    let Some(text) = read(path).map_err(context)? else { return Ok(None) };
+    parse(&text).map(Some).map_err(|error| {
+        Error::new(Failure::Mismatch, format!("{} is damaged ({error}): {}", path.display(), advice()))
+    })
+}
+
+/// [Notes](note) a record of a list of `what`, as [a loss](note_loss) where it says so.
+///
+/// # Errors
+/// As [`note`].
+pub(crate) fn note_listed(
+    path: &Path,
+    record: &impl Serialize,
+    says_loss: bool,
+    what: impl Display,
+) -> crate::error::Result<()> {
+    let noted = if says_loss { note_loss(path, record) } else { note(path, record) };
+    noted.map_err(|error| Error::io(format!("cannot record {what} in {}", path.display()), &error))
 }
 
 /// Replaces a record, or makes it, durably.

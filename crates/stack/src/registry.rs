@@ -1,167 +1,39 @@
-//! The registry of dirty caches, and the lock on logical units in use.
+//! The registry of dirty caches.
 //!
 //! A LUN whose newest data lies in a cache on this host must not be attached without that cache: it would show old
 //! data, and the cache would later be written over newer data. So before a write-back cache takes its first write, an
 //! entry with the LUN's identity and the cache's path is made durable here; it is removed only after everything dirty
 //! has reached the LUN.
 //!
-//! Two attachments of one LUN on one host, by whatever target name, are excluded by a lock file for
-//! each LUN, held as long as the process lives.
+//! | module | holds |
+//! |---|---|
+//! | [`entry`] | an entry |
+//! | [`unit_lock`] | the lock on logical units in use |
+//! | `stem` | the names of their files |
 
-use std::collections::{BTreeMap, btree_map};
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use block::Identity;
-use rustix::fs::{FlockOperation, flock};
-use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::{Error, Failure, Result};
-use crate::limits::ENDING_TIME_MAX;
 use crate::paths::Paths;
 use crate::place::Place;
 use crate::record_file;
 
-/// One LUN whose newest data may lie in a cache on this host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
-    /// Version of this record; this is 1.
-    pub version: u32,
-    /// The LUN's target name.
-    pub target: String,
-    /// The LUN's designator.
-    pub unit: String,
-    /// The LUN's serial number.
-    pub serial: String,
-    /// The file or block device the cache is in.
-    pub cache: PathBuf,
-    /// Its offset there; `None` when it takes all of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offset: Option<u64>,
-    /// The attachment's name.
-    pub name: String,
-    /// Whether it is a cache or a log.
-    #[serde(default)]
-    pub store: Store,
-    /// Whether what it held can be lost or out of date: the log's device failed while in use, so that
-    /// the LUN has newer data, or the file of a cache or log was found cut while in use.
-    #[serde(default)]
-    pub has_failed: bool,
-    /// UUID of the store; `None` while it is not known, since another is about to replace it at its
-    /// place, and in entries of older releases: of a cache these had none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uuid: Option<Uuid>,
-}
+pub mod entry;
+mod stem;
+pub mod unit_lock;
 
-/// The kind of store that holds a LUN's newest data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Store {
-    /// A cache.
-    #[default]
-    Cache,
-    /// A write log.
-    Log,
-}
+pub use entry::{Entry, Store};
+pub(crate) use stem::file_stem;
+pub use unit_lock::UnitLock;
+pub(crate) use unit_lock::lock_within;
 
 /// Both kinds: a LUN has at most one entry of each.
 const STORES: [Store; 2] = [Store::Cache, Store::Log];
-
-impl Store {
-    /// Its name, which is also that of the option and of the command.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Cache => "cache",
-            Self::Log => "log",
-        }
-    }
-}
-
-impl Entry {
-    /// An entry for the LUN `identity`, cached at `place` under `name`.
-    pub fn new(identity: &Identity, place: &Place, name: &str) -> Self {
-        Self {
-            version: 1,
-            target: identity.target.clone(),
-            unit: identity.unit.clone(),
-            serial: identity.serial.clone(),
-            cache: place.path.clone(),
-            offset: place.offset,
-            name: name.to_owned(),
-            store: Store::Cache,
-            has_failed: false,
-            uuid: None,
-        }
-    }
-
-    /// Whether both can name the same store: the one at this place, and no former one.
-    fn is_of_same_store(&self, other: &Self) -> bool {
-        (self.place(), self.store) == (other.place(), other.store) && self.is_of_store(other.uuid)
-    }
-
-    /// Whether it can be of the store with this `uuid`.
-    pub(crate) fn is_of_store(&self, uuid: Option<Uuid>) -> bool {
-        !matches!((self.uuid, uuid), (Some(known), Some(found)) if known != found)
-    }
-
-    /// The place of the cache.
-    pub fn place(&self) -> Place {
-        Place { path: self.cache.clone(), offset: self.offset }
-    }
-
-    /// The place as the value of its option.
-    fn argument(&self) -> String {
-        self.place().argument(self.store.as_str())
-    }
-
-    /// Why it must not be used any more, and what to do; `None` where it may be.
-    pub fn words_of_failure(&self) -> Option<String> {
-        let (place, argument, Identity { target, serial, .. }) = (self.place(), self.argument(), self.identity());
-        let words = match self.store {
-            Store::Cache => format!(
-                "what the cache {place} held of {target} LUN serial {serial} is lost: its file was cut, or holes made \
-                 in it, while it was in use, and zeroes may be read in the place of data. See what the logical unit \
-                 has without it (no older copy of the cache is of use), and give the cache up with `forebay cache \
-                 discard {argument}`"
-            ),
-            Store::Log => format!(
-                "the write log {place} failed while it was in use: the LUN has got newer data since, or the log's file \
-                 was cut, or holes made in it. What it holds may be older, or not be whole; give it up with `forebay \
-                 log discard {argument}`"
-            ),
-        };
-        self.has_failed.then_some(words)
-    }
-
-    /// Why another store in its place is not taken for it, and what to do: which of the two is the
-    /// newer one is not known here.
-    pub(crate) fn words_of_another(&self) -> String {
-        let (what, place, argument) = (self.store.as_str(), self.place(), self.argument());
-        let (name, replayed) = match self.store {
-            Store::Cache => ("cache", ""),
-            Store::Log => ("write log", " (of `log replay`: --overwrite-changes)"),
-        };
-        format!(
-            "the newest data of {} LUN serial {} may have been in the {name} {place}, and another {what} is there. If \
-             that was used last, so that this host's list is the older one (was the state directory restored?), and \
-             nobody else wrote to the logical unit, take it with `--set overwrite-changes=on`{replayed}: what it \
-             holds is then written over what is there. If not, bring the right one back. `forebay {what} discard \
-             {argument}` gives up the {what} that is there and what it holds, and only the same command again the \
-             data of the other one",
-            self.target, self.serial
-        )
-    }
-
-    /// The LUN of the entry.
-    pub fn identity(&self) -> Identity {
-        Identity { target: self.target.clone(), unit: self.unit.clone(), serial: self.serial.clone() }
-    }
-}
 
 /// The registry.
 #[derive(Clone)]
@@ -190,16 +62,12 @@ impl Registry {
     /// When the entry cannot be read: the LUN must not be used then.
     pub fn find(&self, identity: &Identity, store: Store) -> Result<Option<Entry>> {
         let path = self.path(identity, store);
-        let text = record_file::read(&path).map_err(|error| cannot_read(&path, &error))?;
-        let Some(text) = text else { return Ok(None) };
-        record_file::parse(&text).map(Some).map_err(|error| {
-            let message = format!(
-                "{} is damaged ({error}): it should name the {what} that holds the newest data of {identity}; remove \
-                 the file, then attach with that {what} if there is one",
-                path.display(),
-                what = store.as_str()
-            );
-            Error::new(Failure::Mismatch, message)
+        record_file::listed(&path, || {
+            let what = store.as_str();
+            format!(
+                "it should name the {what} that holds the newest data of {identity}; remove the file, then attach with \
+                 that {what} if there is one"
+            )
         })
     }
 
@@ -349,14 +217,8 @@ impl Registry {
 
     fn write(&self, entry: &Entry) -> Result<()> {
         let path = self.path(&entry.identity(), entry.store);
-        let noted =
-            if entry.has_failed { record_file::note_loss(&path, entry) } else { record_file::note(&path, entry) };
-        noted.map_err(|error| {
-            Error::io(
-                format!("cannot record the {} {} in {}", entry.store.as_str(), entry.place(), path.display()),
-                &error,
-            )
-        })
+        let what = format!("the {} {}", entry.store.as_str(), entry.place());
+        record_file::note_listed(&path, entry, entry.has_failed, what)
     }
 
     /// Removes an entry, whose store is clean.
@@ -392,7 +254,8 @@ impl Registry {
     /// When the folder cannot be read.
     fn readable(&self) -> Result<(Vec<Entry>, Option<Error>)> {
         let files = record_file::files_in(&self.directory, record_file::EXTENSION);
-        let mut files = files.map_err(|error| cannot_read(&self.directory, &error))?;
+        let mut files =
+            files.map_err(|error| Error::io(format!("cannot read {}", self.directory.display()), &error))?;
         files.sort();
         let (mut entries, mut damaged) = (Vec::new(), None);
         for path in files {
@@ -424,163 +287,15 @@ impl Registry {
 
 /// The entry in the file at `path`; `None` where it was removed meanwhile.
 fn read_entry(path: &Path) -> Result<Option<Entry>> {
-    let Some(text) = record_file::read(path).map_err(|error| cannot_read(path, &error))? else { return Ok(None) };
-    record_file::parse(&text).map(Some).map_err(|error| {
-        let message = format!(
-            "{} is damaged ({error}): it should name a cache or a write log that holds the newest data of a logical \
-             unit; remove the file, then attach that with its cache or log if there is one",
-            path.display()
-        );
-        Error::new(Failure::Mismatch, message)
+    record_file::listed(path, || {
+        "it should name a cache or a write log that holds the newest data of a logical unit; remove the file, then \
+         attach that with its cache or log if there is one"
+            .to_owned()
     })
-}
-
-fn cannot_read(path: &Path, error: &std::io::Error) -> Error {
-    Error::io(format!("cannot read {}", path.display()), error)
-}
-
-/// Locks `file`, waiting for up to `time_max`: a holder that was just killed is still ending.
-pub(crate) fn lock_within(file: &File, operation: FlockOperation, time_max: Duration) -> bool {
-    const LOOK_INTERVAL: Duration = Duration::from_millis(10);
-    let deadline = Instant::now() + time_max;
-    loop {
-        if flock(file, operation).is_ok() {
-            return true;
-        }
-        if Instant::now() >= deadline {
-            return false;
-        }
-        std::thread::sleep(LOOK_INTERVAL);
-    }
-}
-
-/// Extension of the files that name the processes which share a lock.
-const SHARER: &str = "sharer";
-
-/// Held while this process uses a device and its LUNs; the locks end with the process. A LUN is the
-/// same one under any target name, by its designator and serial number.
-pub struct UnitLock {
-    _files: Vec<File>,
-    /// Files beside shared locks that name this process.
-    notes: Vec<PathBuf>,
-}
-
-impl UnitLock {
-    /// Takes the locks for this process alone, for writing.
-    ///
-    /// # Errors
-    /// `InUse` when another process of this host has one of them.
-    pub fn acquire(paths: &Paths, identities: &[Identity], name: &str) -> Result<Self> {
-        Self::lock_all(paths, identities, name, FlockOperation::NonBlockingLockExclusive)
-    }
-
-    /// Takes the locks for a base that is only read, together with other processes.
-    ///
-    /// # Errors
-    /// `InUse` when another process of this host has one of them for writing.
-    pub fn share(paths: &Paths, identities: &[Identity], name: &str) -> Result<Self> {
-        Self::lock_all(paths, identities, name, FlockOperation::NonBlockingLockShared)
-    }
-
-    fn lock_all(paths: &Paths, identities: &[Identity], name: &str, operation: FlockOperation) -> Result<Self> {
-        let directory = paths.unit_locks();
-        make_directory(&directory)?;
-        let mut locked = BTreeMap::new();
-        let (mut note_files, mut notes) = (Vec::new(), Vec::new());
-        for identity in identities {
-            // Paths to one LUN may have different target names.
-            if let btree_map::Entry::Vacant(vacant) = locked.entry(lock_stem(identity)) {
-                let path = directory.join(format!("{}.lock", vacant.key()));
-                vacant.insert(Self::lock(&path, identity, name, operation)?);
-                if matches!(operation, FlockOperation::NonBlockingLockShared) {
-                    // For messages only: without the file this process is not named there.
-                    let note = path.with_extension(format!("{name}.{SHARER}"));
-                    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&note);
-                    let file = file.ok().filter(|file| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok());
-                    notes.extend(file.is_some().then_some(note));
-                    note_files.extend(file);
-                }
-            }
-        }
-        Ok(Self { _files: locked.into_values().chain(note_files).collect(), notes })
-    }
-
-    /// The names of the holders of the lock at `path`, as far as they are known.
-    fn holders(path: &Path) -> String {
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let entries = path.parent().and_then(|directory| fs::read_dir(directory).ok());
-        let mut sharers: Vec<String> = entries
-            .into_iter()
-            .flat_map(|entries| entries.flatten())
-            .filter_map(|entry| {
-                let name = entry.file_name().into_string().ok()?;
-                let name = name.strip_prefix(&format!("{stem}."))?.strip_suffix(&format!(".{SHARER}"))?;
-                // A file that is not locked was left by a killed process.
-                let is_held = flock(&File::open(entry.path()).ok()?, FlockOperation::NonBlockingLockShared).is_err();
-                is_held.then(|| name.to_owned())
-            })
-            .collect();
-        sharers.sort();
-        match sharers.is_empty() {
-            true => fs::read_to_string(path).unwrap_or_default().trim().to_owned(),
-            false => sharers.join("\", \""),
-        }
-    }
-
-    fn lock(path: &Path, identity: &Identity, name: &str, operation: FlockOperation) -> Result<File> {
-        let context = |error: &std::io::Error| Error::io(format!("cannot lock {}", path.display()), error);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(|error| context(&error))?;
-        if !lock_within(&file, operation, ENDING_TIME_MAX) {
-            let holder = Self::holders(path);
-            let message = format!(
-                "{identity} is attached on this host already, under this target name or another, as \"{}\": detach it \
-                 first, or use that attachment, which may have several fronts (--as)",
-                holder
-            );
-            return Err(Error::new(Failure::InUse, message));
-        }
-        if matches!(operation, FlockOperation::NonBlockingLockShared) {
-            return Ok(file);
-        }
-        file.set_len(0).and_then(|()| file.write_all(name.as_bytes())).map_err(|error| context(&error))?;
-        Ok(file)
-    }
-}
-
-impl Drop for UnitLock {
-    fn drop(&mut self) {
-        // A file that stays is not locked, and is ignored.
-        self.notes.iter().for_each(|note| drop(fs::remove_file(note)));
-    }
 }
 
 pub(crate) fn make_directory(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).map_err(|error| Error::io(format!("cannot make {}", directory.display()), &error))
-}
-
-/// A file name of fixed length for an identity of any length and any characters.
-pub(crate) fn file_stem(identity: &Identity) -> String {
-    stem_of(&format!("{}\0{}\0{}", identity.target, identity.unit, identity.serial))
-}
-
-/// The same file name for all target names of a LUN with an identity; for a unit without a
-/// designator the initiator makes the name out of its number.
-fn lock_stem(identity: &Identity) -> String {
-    if identity.serial.is_empty() || identity.unit.starts_with("lun ") {
-        return file_stem(identity);
-    }
-    stem_of(&format!("{}\0{}", identity.unit, identity.serial))
-}
-
-fn stem_of(text: &str) -> String {
-    Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()).simple().to_string()
 }
 
 #[cfg(test)]
@@ -805,47 +520,5 @@ mod tests {
         registry.remove_cache(&place("/caches/a")).unwrap();
         assert!(registry.check(&identity("1"), &[]).is_ok());
         assert!(registry.check(&identity("2"), &[]).is_err());
-    }
-
-    #[test]
-    fn one_lun_one_process() {
-        let directory = tempfile::tempdir().unwrap();
-        let paths = paths(&directory);
-        let [first, second] = [[identity("1")], [identity("2")]];
-        let held = UnitLock::acquire(&paths, &first, "first").unwrap();
-        let error = UnitLock::acquire(&paths, &first, "second").err().expect("it is taken");
-        assert_eq!(error.failure(), Failure::InUse);
-        assert!(error.to_string().contains("\"first\""), "{error}");
-        assert!(UnitLock::acquire(&paths, &second, "second").is_ok());
-        drop(held);
-        let shared = [0, 1].map(|_| UnitLock::share(&paths, &first, "reader").unwrap());
-        let refused = UnitLock::share(&paths, &first, "another").unwrap();
-        drop(refused);
-        let error = UnitLock::acquire(&paths, &first, "writer").err().expect("it is read");
-        assert!(error.to_string().contains("as \"reader\": detach"), "who came later is gone: {error}");
-        // A killed process leaves its file.
-        let killed = paths.unit_locks().join(format!("{}.killed.{SHARER}", lock_stem(&identity("1"))));
-        fs::write(killed, "").unwrap();
-        let other = UnitLock::share(&paths, &first, "other").unwrap();
-        let error = UnitLock::acquire(&paths, &first, "writer").err().expect("it is read");
-        assert!(error.to_string().contains("as \"other\", \"reader\": detach"), "{error}");
-        drop((shared, other));
-        assert!(UnitLock::acquire(&paths, &first, "second").is_ok());
-    }
-
-    #[test]
-    fn a_lun_behind_two_target_names_is_one_lun_and_one_attachment_may_have_both() {
-        let directory = tempfile::tempdir().unwrap();
-        let paths = paths(&directory);
-        let both = [identity("1"), Identity { target: "iqn.2026-01.lab:other".into(), ..identity("1") }];
-        let held = UnitLock::acquire(&paths, &both, "paths").expect("they are paths to one LUN");
-        for one in &both {
-            let error = UnitLock::acquire(&paths, std::slice::from_ref(one), "second").err().expect("it is taken");
-            assert_eq!(error.failure(), Failure::InUse, "{one}");
-        }
-        drop(held);
-        let nameless = both.map(|identity| Identity { unit: "lun 0".into(), ..identity });
-        let held = nameless.map(|one| UnitLock::acquire(&paths, &[one], "first").map(drop));
-        assert!(held.iter().all(Result::is_ok), "nothing says that they are one");
     }
 }

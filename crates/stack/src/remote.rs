@@ -238,7 +238,7 @@ pub(crate) fn in_a_word(state: State) -> String {
 /// The state of a remote LUN as `forebay status` shows it.
 pub(crate) fn remote_status(status: &Status, traffic: &Traffic) -> RemoteStatus {
     let pdus = &traffic.pdus;
-    let pdu_sizes = remote::PduSizes { sent: (&pdus.sent()).into(), received: (&pdus.received()).into() };
+    let pdu_sizes = remote::PduSizesStatus { sent: (&pdus.sent()).into(), received: (&pdus.received()).into() };
     RemoteStatus {
         state: in_a_word(status.state),
         portal: status.portal.clone(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use base::clock::Clock;
 use tokio::sync::{Notify, watch};
 
-use crate::control::{ControlServer, Handler, Progress, Request, is_no_daemon};
+use crate::control::{ControlRequest, ControlServer, Handler, Progress, is_no_daemon};
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::fronts::Fronts;
@@ -222,14 +222,14 @@ fn may_pass(error: &Error) -> bool {
 }
 
 impl Handler for Search {
-    async fn handle(&self, request: Request, _progress: Progress) -> Result<Answer> {
+    async fn handle(&self, request: ControlRequest, _progress: Progress) -> Result<Answer> {
         match request {
-            Request::Status => Ok(Answer::Sought(Box::new(self.status()))),
-            Request::Start { .. } | Request::Hold { .. } => Err(is_no_daemon(&self.name)),
-            Request::Clean | Request::Reload => Err(self.refusal()),
-            Request::Set { key, value } => self.set(&key, &value),
+            ControlRequest::Status => Ok(Answer::Sought(Box::new(self.status()))),
+            ControlRequest::Start { .. } | ControlRequest::Hold { .. } => Err(is_no_daemon(&self.name)),
+            ControlRequest::Clean | ControlRequest::Reload => Err(self.refusal()),
+            ControlRequest::Set { key, value } => self.set(&key, &value),
             // A cache that was not opened is not removed: it may hold dirty data.
-            Request::Detach { keep_dirty, .. } => self.detach(keep_dirty),
+            ControlRequest::Detach { keep_dirty, .. } => self.detach(keep_dirty),
         }
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`table`] | every setting, with its values, its default and its help |
+//! | [`table`] | every setting, with its values, its default and its help; those of fronts are in `fronts` |
+//! | [`setting`] | what is known of each |
 //! | [`kind`] | the types of values, and how a text is parsed |
 //! | [`file`] | the file of `attach --config` |
 //! | [`file_place`] | a line of it |
@@ -26,11 +27,13 @@ use crate::error::{Error, Failure, Result};
 pub mod file;
 pub mod file_place;
 pub mod kind;
+pub mod setting;
 pub mod table;
 
 use file_place::FilePlace;
 use kind::Value;
-use table::{Setting, TABLE, Unset};
+use setting::{Changes, Setting, Unset};
+use table::rows;
 
 /// The source of a value, the weakest first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,7 +95,7 @@ pub struct Settings {
 /// # Errors
 /// `Usage`, with similar keys.
 pub fn find(key: &str) -> Result<&'static Setting> {
-    TABLE.iter().find(|setting| setting.key == key).ok_or_else(|| {
+    rows().find(|setting| setting.key == key).ok_or_else(|| {
         let advice = match near(key).as_slice() {
             [] => "; `forebay attach --help-all` lists all".to_owned(),
             near => format!(": is {} meant?", near.join(" or ")),
@@ -115,7 +118,7 @@ fn near(key: &str) -> Vec<&'static str> {
         let of_end = if last(setting.key) == last(key) { 1.0 } else { 0.0 };
         strsim::jaro_winkler(setting.key, key).max(of_flag).max(of_end)
     };
-    let mut found: Vec<(f64, &str)> = TABLE.iter().map(|setting| (likeness(setting), setting.key)).collect();
+    let mut found: Vec<(f64, &str)> = rows().map(|setting| (likeness(setting), setting.key)).collect();
     found.retain(|(likeness, _)| *likeness >= LIKENESS_MIN);
     found.sort_by(|one, other| other.0.total_cmp(&one.0));
     found.into_iter().take(NEAR_MAX).map(|(_, key)| key).collect()
@@ -177,8 +180,8 @@ impl Settings {
     /// # Errors
     /// `Usage`, naming both.
     pub fn check(&self) -> Result<()> {
-        for setting in TABLE.iter().filter(|setting| self.is_given(setting.key)) {
-            if setting.changes == table::Changes::LiveOnly {
+        for setting in rows().filter(|setting| self.is_given(setting.key)) {
+            if setting.changes == Changes::LiveOnly {
                 let message = format!("{} is for `forebay set`, once it runs", self.name_of(setting.key));
                 return Err(Error::new(Failure::Usage, message));
             }
@@ -194,7 +197,7 @@ impl Settings {
     /// The name of the needed setting, in the form of the source that gave `setting`.
     fn name_beside(&self, key: &str, setting: &Setting) -> String {
         let is_by_flag = matches!(self.first(setting.key), Some(Given { origin: Origin::Flag(_), .. }));
-        let flag = TABLE.iter().find(|setting| setting.key == key).and_then(|setting| setting.flag);
+        let flag = rows().find(|setting| setting.key == key).and_then(|setting| setting.flag);
         match flag.filter(|_| is_by_flag) {
             Some(flag) => format!("--{flag}"),
             None => key.to_owned(),
@@ -316,14 +319,14 @@ impl Settings {
             let given = self.given.get(setting.key)?;
             Some((setting, given.iter().map(|given| given.text.as_os_str()).collect()))
         };
-        TABLE.iter().filter_map(texts)
+        rows().filter_map(texts)
     }
 
     /// Every setting with its value in effect, as text; without those of stores that exist, whose
     /// options are stored in them.
     pub fn in_effect(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let is_said = |setting: &&Setting| matches!(setting.changes, table::Changes::AtStart | table::Changes::Live);
-        TABLE.iter().filter(is_said).filter_map(|setting| {
+        let is_said = |setting: &&Setting| matches!(setting.changes, Changes::AtStart | Changes::Live);
+        rows().filter(is_said).filter_map(|setting| {
             let default = match setting.unset {
                 Unset::Value(text) if self.is_useful(setting) => Some(text.to_owned()),
                 _ => None,
@@ -349,7 +352,7 @@ impl Settings {
 
 /// The row of a key that this program names.
 fn row(key: &str) -> &'static Setting {
-    TABLE.iter().find(|setting| setting.key == key).unwrap_or_else(|| panic!("{key} is no key of the table"))
+    rows().find(|setting| setting.key == key).unwrap_or_else(|| panic!("{key} is no key of the table"))
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ use crate::place::Place;
 use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remotes::Remotes;
 use crate::settings::Settings;
-use crate::status::stores::Freshness;
+use crate::status::stores::FreshnessStatus;
 use crate::watch;
 use crate::worker_thread::WorkerThread;
 
@@ -78,7 +78,7 @@ pub struct Stack {
     log: Option<Arc<WriteLog>>,
     /// What others did to the LUN before it was attached, as far as it is known: for the cache, and
     /// for the log.
-    freshness: Freshness,
+    freshness: FreshnessStatus,
     /// The base of the difference.
     base: Option<Base>,
     /// Decides about what is dirty when others changed the LUN meanwhile.

@@ -14,6 +14,7 @@
 //! | [`conflict`] | [`ConflictingChanges`]: other hosts changed what is dirty |
 //! | [`origin_losses`] | [`OriginLosses`]: how often an origin lost what it had not flushed, and what that means for copies |
 //! | [`reports`] | [`OriginReports`]: what the origin of a store says happened to it |
+//! | [`new_device`] | the device on which a store is made |
 //! | [`life`] | [`Life`]: whether a cache or log takes requests, and whether it still uses its devices |
 //! | [`limits`] | the bounds of this crate |
 //!
@@ -29,6 +30,7 @@ pub mod gathering;
 pub mod life;
 pub mod limits;
 pub mod log;
+pub mod new_device;
 pub mod origin_losses;
 pub mod record;
 pub mod replay;
@@ -48,4 +50,4 @@ pub use record::{LogPosition, LogPositionRaw};
 pub use replay::{Record, Replayed, replay};
 pub use reports::OriginReports;
 pub use sequence::Sequence;
-pub use superblock::{Kind, Superblock, Tokens};
+pub use superblock::{StoreKind, Superblock, Tokens};

@@ -8,6 +8,13 @@ pub const SUPERBLOCK_BYTES: usize = 4096;
 /// never damages its neighbours.
 pub const RECORD_UNIT_BYTES: usize = 512;
 
+/// Largest logical block of an origin in bytes: a request then never covers part of a sector, one line of a cache holds
+/// whole blocks, and so does what a log keeps together.
+pub const LOGICAL_BLOCK_BYTES_MAX: u32 = 4096;
+
+/// Bytes of zeroes that are written at once to a device on which a store is made.
+pub const ZEROES_IO_BYTES: u64 = 1 << 20;
+
 /// Largest record, in bytes, with its header: what half of a deep queue of small writes takes whose data goes along.
 pub const RECORD_BYTES_MAX: usize = 256 << 10;
 

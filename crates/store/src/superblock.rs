@@ -41,7 +41,7 @@ pub struct HeaderRaw {
     pub envelope_version: U32,
     /// [`MAGIC`].
     pub magic: [u8; 8],
-    /// Which kind of store, see [`Kind`].
+    /// Which kind of store, see [`StoreKind`].
     pub kind: [u8; 8],
     /// Version of that kind's format.
     pub version: U32,
@@ -77,7 +77,7 @@ pub const PAYLOAD_BYTES_MAX: usize = SUPERBLOCK_BYTES - size_of::<HeaderRaw>();
 
 /// A kind of store, as its superblock names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct StoreKind {
     /// The kind on the device.
     pub code: [u8; 8],
     /// Version of the format that this program writes.
@@ -102,7 +102,7 @@ pub struct Tokens {
 /// A superblock in memory. `T` is the kind's payload.
 #[derive(Clone, Debug)]
 pub struct Superblock<T> {
-    kind: Kind,
+    kind: StoreKind,
     /// Version of the format on the device.
     version: u32,
     uuid: Uuid,
@@ -210,7 +210,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
     ///
     /// # Errors
     /// `NoSpace` when the device has no room for two copies; the device's own.
-    pub async fn create(device: &SharedDevice, kind: Kind, uuid: Uuid, payload: T) -> Result<Self, Error> {
+    pub async fn create(device: &SharedDevice, kind: StoreKind, uuid: Uuid, payload: T) -> Result<Self, Error> {
         let device_bytes = device.geometry().size_bytes;
         places(device_bytes)?;
         let mut created = Self {
@@ -233,7 +233,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
     /// # Errors
     /// `Corrupt` when there is none, or when it is of another kind, version or device size, and the message says which;
     /// the device's own when neither copy could be read.
-    pub async fn read(device: &SharedDevice, kind: Kind) -> Result<Self, Error> {
+    pub async fn read(device: &SharedDevice, kind: StoreKind) -> Result<Self, Error> {
         let device_bytes = device.geometry().size_bytes;
         let [first, last] = places(device_bytes)?;
         let first = Self::read_copy(device, kind, first, device_bytes).await;
@@ -312,7 +312,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         }
     }
 
-    async fn read_copy(device: &SharedDevice, kind: Kind, place: u64, device_bytes: u64) -> Result<Self, Fault> {
+    async fn read_copy(device: &SharedDevice, kind: StoreKind, place: u64, device_bytes: u64) -> Result<Self, Fault> {
         let buffer = device.read(place, Buffer::zeroed(SUPERBLOCK_BYTES)).await.map_err(Fault::Unreadable)?;
         Self::parse(&buffer, kind, place, device_bytes)
     }
@@ -341,7 +341,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         buffer
     }
 
-    fn parse(bytes: &[u8], kind: Kind, place: u64, device_bytes: u64) -> Result<Self, Fault> {
+    fn parse(bytes: &[u8], kind: StoreKind, place: u64, device_bytes: u64) -> Result<Self, Fault> {
         if bytes.iter().all(|&byte| byte == 0) {
             return Err(Fault::Empty);
         }
@@ -365,7 +365,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
 
 /// Whether a copy names itself one of this kind, in whatever version and however damaged: asked
 /// before a store is given up.
-pub async fn is_named(device: &SharedDevice, kind: Kind) -> bool {
+pub async fn is_named(device: &SharedDevice, kind: StoreKind) -> bool {
     let Ok(places) = places(device.geometry().size_bytes) else { return false };
     for place in places {
         let Ok(bytes) = device.read(place, Buffer::zeroed(SUPERBLOCK_BYTES)).await else { continue };
@@ -442,7 +442,7 @@ pub fn places(device_bytes: u64) -> Result<[u64; 2], Error> {
 }
 
 /// The two copies are of two stores: what lies between them belongs to one of these, or to both.
-fn of_two_stores(kind: Kind, first: Uuid, last: Uuid) -> Error {
+fn of_two_stores(kind: StoreKind, first: Uuid, last: Uuid) -> Error {
     let context = format!(
         "the two copies of the superblock are of two {}s, {first} and {last}: one lies over the other",
         kind.name
@@ -457,7 +457,7 @@ fn beside_another(error: &Error) -> Error {
     Error::new(ErrorKind::Corrupt, context)
 }
 
-fn check_kind(header: &HeaderRaw, kind: Kind) -> Result<(), Error> {
+fn check_kind(header: &HeaderRaw, kind: StoreKind) -> Result<(), Error> {
     if header.envelope_version.get() != ENVELOPE_VERSION {
         let context = format!(
             "this store was written by another version of forebay: envelope version {}, this program reads \
@@ -483,7 +483,7 @@ fn check_kind(header: &HeaderRaw, kind: Kind) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_size(header: &HeaderRaw, kind: Kind, device_bytes: u64) -> Result<(), Error> {
+fn check_size(header: &HeaderRaw, kind: StoreKind, device_bytes: u64) -> Result<(), Error> {
     let formatted = header.device_bytes.get();
     if formatted == device_bytes {
         return Ok(());
@@ -501,7 +501,7 @@ fn check_size(header: &HeaderRaw, kind: Kind, device_bytes: u64) -> Result<(), E
 }
 
 /// The one message for a device without a valid copy. The most telling fault comes first.
-fn no_copy(kind: Kind, first: Fault, last: Fault) -> Error {
+fn no_copy(kind: StoreKind, first: Fault, last: Fault) -> Error {
     match (first, last) {
         (Fault::Foreign(error, _), _) | (_, Fault::Foreign(error, _)) => error,
         (Fault::Unreadable(error), Fault::Unreadable(_)) => error,
@@ -527,7 +527,7 @@ mod tests {
     use block::memory::MemoryDevice;
     use std::sync::Arc;
 
-    const KIND: Kind = Kind { code: *b"test\0\0\0\0", version: 3, version_min: 3, name: "test store" };
+    const KIND: StoreKind = StoreKind { code: *b"test\0\0\0\0", version: 3, version_min: 3, name: "test store" };
     const DEVICE_BYTES: u64 = 64 << 10;
     const LAST: u64 = DEVICE_BYTES - SUPERBLOCK_BYTES as u64;
 
@@ -542,7 +542,7 @@ mod tests {
         })
     }
 
-    fn read(device: &SharedDevice, kind: Kind) -> Result<Superblock<U64>, Error> {
+    fn read(device: &SharedDevice, kind: StoreKind) -> Result<Superblock<U64>, Error> {
         let device = Arc::clone(device);
         block_on(async move { Superblock::read(&device, kind).await })
     }
@@ -566,7 +566,7 @@ mod tests {
     #[test]
     fn a_damaged_store_still_says_what_it_is() {
         let device = device(DEVICE_BYTES);
-        let is_named = |kind: Kind| {
+        let is_named = |kind: StoreKind| {
             let device = Arc::clone(&device);
             block_on(async move { is_named(&device, kind).await })
         };
@@ -575,8 +575,8 @@ mod tests {
         block_on(device.write(512, Buffer::copy_of(&[0xa5; 512]), true)).unwrap();
         damage(&device, LAST);
         assert_eq!(read(&device, KIND).unwrap_err().kind(), ErrorKind::Corrupt);
-        assert!(is_named(KIND) && is_named(Kind { version: 4, ..KIND }));
-        assert!(!is_named(Kind { code: *b"other\0\0\0", ..KIND }));
+        assert!(is_named(KIND) && is_named(StoreKind { version: 4, ..KIND }));
+        assert!(!is_named(StoreKind { code: *b"other\0\0\0", ..KIND }));
         damage(&device, 0);
         assert!(!is_named(KIND));
     }
@@ -725,7 +725,7 @@ mod tests {
     fn an_older_version_that_is_read_is_the_newer_one_once_it_is_written() {
         let device = device(DEVICE_BYTES);
         create(&device, 1);
-        let newer = Kind { version: KIND.version + 1, ..KIND };
+        let newer = StoreKind { version: KIND.version + 1, ..KIND };
         let mut superblock = read(&device, newer).unwrap();
         assert_eq!(superblock.version(), KIND.version);
         let writing = Arc::clone(&device);
@@ -738,12 +738,12 @@ mod tests {
     fn another_kind_version_or_size_is_named() {
         let small = device(DEVICE_BYTES);
         create(&small, 1);
-        let other_kind = Kind { code: *b"other\0\0\0", ..KIND };
+        let other_kind = StoreKind { code: *b"other\0\0\0", ..KIND };
         let error = read(&small, other_kind).unwrap_err().to_string();
         assert!(error.contains("kind \"test\""), "{error}");
-        let error = read(&small, Kind { version: 4, version_min: 4, ..KIND }).unwrap_err().to_string();
+        let error = read(&small, StoreKind { version: 4, version_min: 4, ..KIND }).unwrap_err().to_string();
         assert!(error.contains("version 3") && error.contains("version 4"), "{error}");
-        let error = read(&small, Kind { version: 5, version_min: 4, ..KIND }).unwrap_err().to_string();
+        let error = read(&small, StoreKind { version: 5, version_min: 4, ..KIND }).unwrap_err().to_string();
         assert!(error.contains("version 3") && error.contains("versions 4 to 5"), "{error}");
 
         let cut = device(DEVICE_BYTES / 2);
@@ -778,10 +778,10 @@ mod tests {
     /// The same, with a store of another kind, version or size: what stands beside either copy may be the other's.
     #[test]
     fn a_copy_of_another_kind_version_or_size_beside_ours_is_damage_and_says_what_it_is() {
-        let other_kind = Kind { code: *b"other\0\0\0", ..KIND };
+        let other_kind = StoreKind { code: *b"other\0\0\0", ..KIND };
         for (kind, bytes, words) in [
             (other_kind, DEVICE_BYTES, "kind \"other\""),
-            (Kind { version: 4, version_min: 4, ..KIND }, DEVICE_BYTES, "version 4"),
+            (StoreKind { version: 4, version_min: 4, ..KIND }, DEVICE_BYTES, "version 4"),
             (KIND, 2 * DEVICE_BYTES, "was cut"),
         ] {
             for is_first_theirs in [true, false] {
@@ -802,7 +802,7 @@ mod tests {
     #[test]
     fn a_store_that_was_to_get_another_version_is_still_what_it_was_where_one_copy_says_so() {
         let ours = device(DEVICE_BYTES);
-        let newer = Superblock { kind: Kind { version: 4, ..KIND }, sequence: 2, ..create(&ours, 1) };
+        let newer = Superblock { kind: StoreKind { version: 4, ..KIND }, sequence: 2, ..create(&ours, 1) };
         block_on(ours.write(LAST, newer.emit(LAST), true)).unwrap();
         assert_eq!(read(&ours, KIND).unwrap().sequence, 1);
         assert_eq!(read(&ours, newer.kind).unwrap().sequence, 2);

@@ -24,11 +24,11 @@ use block::{Error, ErrorKind, SharedDevice};
 use futures_util::future::join_all;
 use store::limits::{LOG_BYTES_MIN, RECORDS_IN_FLIGHT_MAX};
 use store::record::{Claims, emit};
-use store::{AppendRefused, Kind, LogPosition, LogPositionRaw, RecordLog, Sequence, Superblock, replay};
+use store::{AppendRefused, LogPosition, LogPositionRaw, RecordLog, Sequence, StoreKind, Superblock, replay};
 use uuid::Uuid;
 
 const ID: Uuid = Uuid::from_bytes([3; 16]);
-const KIND: Kind = Kind { code: *b"test\0\0\0\0", version: 1, version_min: 1, name: "test store" };
+const KIND: StoreKind = StoreKind { code: *b"test\0\0\0\0", version: 1, version_min: 1, name: "test store" };
 const MEDIUM_BYTES: u64 = 64 << 10;
 const REGION: ByteRange = ByteRange { offset: 4096, length: LOG_BYTES_MIN };
 const START: LogPosition = LogPosition { offset: 0, epoch: 1, sequence: Sequence::FIRST, link: 0 };

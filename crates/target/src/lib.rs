@@ -14,7 +14,6 @@
 //! | `sessions` | the table of sessions: TSIHs, reinstatement |
 //! | `connections` | the table of connections |
 //! | [`quota`] | [`Quota`]: the resources that peers may use, and the answer beyond them |
-//! | `own_wakes` | wake-ups of a session while it is polled |
 //! | `data_in` | memory for data-in: which sessions may read, and which wait |
 //! | `held_data` | R2Ts that wait for other hosts of a shared unit |
 //! | `control` | directives to a connection, and the notification of its end |
@@ -45,7 +44,6 @@ mod data_in;
 mod held_data;
 pub mod limits;
 mod login;
-mod own_wakes;
 mod portals;
 pub mod quota;
 mod rates;

@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use base::busy_poll::{BusyPoll, depth_of};
 use base::clock::{Instant, Sleep};
+use block::PollWakes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
@@ -47,7 +48,6 @@ use crate::limits::{
     COMMANDS_PER_LOOK, DATA_IN_FIRST_BYTES, DRAIN_GRACE, LIGHT_BYTES, LIGHT_TURNS, LINGER_TIMEOUT, SETTLING_TIMEOUT,
     TURNS_PER_POLL_MAX, UNREAD_CHECK_INTERVAL, UNREAD_TIMEOUT,
 };
-use crate::own_wakes::OwnWakes;
 use crate::sessions::{Inbox, Joining};
 use crate::shared::Shared;
 use crate::status::{ConnectionReport, SessionActivity, SessionReport};
@@ -98,7 +98,9 @@ pub(crate) struct Session {
     /// Bytes transferred until the last pause.
     paused_bytes: u64,
     place: Place,
-    own_wakes: OwnWakes,
+    /// What becomes ready while it is polled waits for the session's next turn: the runtime would poll
+    /// it again before it looks at any socket.
+    own_wakes: PollWakes,
     /// Whether commands under way have done a piece, and continue after other sessions have had
     /// their turn.
     can_go_on: bool,
@@ -207,7 +209,7 @@ impl Session {
             busy_poll,
             paused_bytes: 0,
             place,
-            own_wakes: OwnWakes::new(),
+            own_wakes: PollWakes::default(),
             can_go_on: false,
             has_worked_hard: false,
             answered_at: None,
@@ -646,8 +648,10 @@ impl Session {
         }
         let mut has_moved = false;
         let mut is_time_over = false;
-        let waker = self.own_wakes.begin(outer.waker());
+        let waker = self.own_wakes.waker().clone();
         let context = &mut Context::from_waker(&waker);
+        self.own_wakes.register(outer.waker());
+        self.own_wakes.begin();
         while !is_time_over && let Poll::Ready(Some((ticket, outcome))) = self.running.poll_next_unpin(context) {
             has_moved = true;
             is_time_over = self.server.clock.now() >= until;

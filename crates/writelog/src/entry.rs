@@ -7,9 +7,10 @@ use base::buffer::Buffer;
 use block::completion::SlotSender;
 use block::{Completion, Error, Response};
 use store::Weighed;
+use store::limits::LOGICAL_BLOCK_BYTES_MAX;
 
 use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED, ENTRY_ZEROES, EntryRaw};
-use crate::limits::{EXTENTS_OF_A_CHANGE, LOGICAL_BLOCK_BYTES_MAX, SEGMENT_BYTES_PAPER, UNIT_BYTES};
+use crate::limits::{EXTENTS_OF_A_CHANGE, SEGMENT_BYTES_PAPER, UNIT_BYTES};
 use crate::numbers::{Sector, SlotNumber};
 use crate::place::Zeroed;
 

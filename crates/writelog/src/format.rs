@@ -8,14 +8,14 @@
 //! Records have the header of `store::record`; what is behind it, data included, is their payload.
 
 use store::record::RECORD_HEADER_BYTES;
-use store::{BindingRaw, Kind};
+use store::{BindingRaw, StoreKind};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::limits::{RECORD_ENTRIES_MAX, UNIT_BYTES};
 
 /// The kind of store in the superblock.
-pub const KIND: Kind = Kind { code: *b"writelog", version: 1, version_min: 1, name: "write log" };
+pub const KIND: StoreKind = StoreKind { code: *b"writelog", version: 1, version_min: 1, name: "write log" };
 
 /// Open, or its program stopped in the middle.
 pub const STATE_IN_USE: u8 = 0;

@@ -34,9 +34,6 @@ pub const LOG_BYTES_MAX: u64 = (1 << 31) * UNIT_BYTES;
 /// over what is behind.
 pub const DATA_BYTES_MAX: u64 = 16 << 30;
 
-/// Bytes of one write of these zeroes.
-pub const DATA_IO_BYTES: u64 = 1 << 20;
-
 /// Default and paper's (2.1) size of an NVRAM slot in bytes.
 pub const SLOT_BYTES_DEFAULT: u32 = 1 << 10;
 
@@ -213,9 +210,6 @@ const _: () = assert!(POOLED_BYTES_MORE >= 4 * RECORDS_IN_FLIGHT_MAX * store::li
 
 /// Size classes of the request histograms: up to 512 bytes, 1 KiB ... 1 MiB, and more.
 pub const SIZE_CLASSES: usize = 13;
-
-/// Largest logical block of an origin in bytes, as for the cache.
-pub const LOGICAL_BLOCK_BYTES_MAX: u32 = 4096;
 
 const _: () = assert!(CHECKPOINT_IO_BYTES.is_multiple_of(UNIT_BYTES as usize));
 const _: () = assert!(RECORD_ENTRIES_MAX * 16 * 4 <= SEGMENT_BYTES_PAPER as usize);

@@ -7,11 +7,10 @@
 
 use std::sync::Arc;
 
-use base::buffer::Buffer;
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Device, Error, ErrorKind, SharedDevice};
-use store::{Binding, LogPosition, Sequence, Superblock, superblock};
+use store::{Binding, LogPosition, Sequence, Superblock, new_device, superblock};
 use uuid::Uuid;
 use zerocopy::little_endian::U64;
 
@@ -20,7 +19,6 @@ use crate::core::Core;
 use crate::format::{KIND, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE};
 use crate::layout::Layout;
 use crate::level2::DestageProgress;
-use crate::limits::{DATA_IO_BYTES, LOGICAL_BLOCK_BYTES_MAX, UNIT_BYTES};
 use crate::numbers::Sector;
 use crate::nvram::{PersistentRegion, VolatileRegion};
 use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
@@ -29,12 +27,15 @@ use crate::recovery::{Recovered, recover};
 use crate::sectors::whole_sectors;
 use crate::stage::Stage;
 
+/// A write log in errors.
+const WORDS: new_device::Words = new_device::Words { device: "the log device", store: "a write log", done: "logged" };
+
 pub(crate) async fn format(
     log_device: &SharedDevice,
     origin: &SharedDevice,
     options: FormatOptions,
 ) -> Result<(), Error> {
-    check_devices(log_device, origin)?;
+    new_device::check(log_device, origin, WORDS)?;
     let layout = Layout::new(log_device.geometry().size_bytes, &options)?;
     let first = LogPosition { offset: 0, epoch: 0, sequence: Sequence::FIRST, link: 0 };
     let parameters = ParametersRaw {
@@ -58,41 +59,15 @@ pub(crate) async fn format(
         reserved_2: [0; 40],
     };
     superblock::erase(log_device).await?;
-    write_zeroes(log_device, &layout, options.data_bytes_max).await?;
+    new_device::write_zeroes(log_device, zeroed(&layout, options.data_bytes_max)).await?;
     Superblock::create(log_device, KIND, options.uuid.unwrap_or_else(Uuid::new_v4), parameters).await?;
     Ok(())
 }
 
-/// Writes zeroes over checkpoints and segments: see [`FormatOptions::data_bytes_max`].
-async fn write_zeroes(device: &SharedDevice, layout: &Layout, bytes_max: u64) -> Result<(), Error> {
-    let mut offset = layout.checkpoint_offset;
-    let end = layout.offset_of(layout.end()).min(offset.saturating_add(bytes_max));
-    while offset < end {
-        let length = (end - offset).min(DATA_IO_BYTES);
-        device.write(offset, Buffer::zeroed(length as usize), false).await?;
-        offset += length;
-    }
-    Ok(())
-}
-
-/// Refuses devices that no write log can be made of.
-fn check_devices(log_device: &SharedDevice, origin: &SharedDevice) -> Result<(), Error> {
-    let (log, origin) = (log_device.geometry(), origin.geometry());
-    if log.is_read_only {
-        return Err(Error::new(ErrorKind::ReadOnly, "the log device is read-only"));
-    }
-    if u64::from(log.logical_block_bytes) != UNIT_BYTES {
-        let context = format!(
-            "a write log needs a device with logical blocks of {UNIT_BYTES} bytes, and this one has {}",
-            log.logical_block_bytes
-        );
-        return Err(Error::new(ErrorKind::Unsupported, context));
-    }
-    if origin.logical_block_bytes > LOGICAL_BLOCK_BYTES_MAX {
-        let context = format!("a LUN with logical blocks of {} bytes cannot be logged", origin.logical_block_bytes);
-        return Err(Error::new(ErrorKind::Unsupported, context));
-    }
-    Ok(())
+/// What becomes zeroes of checkpoints and segments: see [`FormatOptions::data_bytes_max`].
+fn zeroed(layout: &Layout, bytes_max: u64) -> ByteRange {
+    let offset = layout.checkpoint_offset;
+    ByteRange { offset, length: (layout.offset_of(layout.end()) - offset).min(bytes_max) }
 }
 
 pub(crate) async fn open(
@@ -100,7 +75,7 @@ pub(crate) async fn open(
     origin: SharedDevice,
     options: OpenOptions,
 ) -> Result<Arc<Core>, Error> {
-    check_devices(&log_device, &origin)?;
+    new_device::check(&log_device, &origin, WORDS)?;
     // Before its identity is read: the log then gets the events of all later changes, however long
     // the open takes.
     let origin_events = origin.subscribe();

@@ -9,9 +9,9 @@ use block::SharedDevice;
 use cache::{Load, LoadTotals};
 use serde::Serialize;
 use serde_json::json;
-use stack::caches::{Caches, Record};
+use stack::caches::{Caches, StoreRecord};
 use stack::content::uuid_at;
-use stack::control::{Request, call};
+use stack::control::{ControlRequest, call};
 use stack::freshness::draw_tokens;
 use stack::paths::{Paths, check_name};
 use stack::place::Place;
@@ -21,6 +21,7 @@ use stack::store_file::{open_device, open_to_read};
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 
+use super::existing::{Open, open_existing};
 use super::{discard, superblock};
 use crate::arguments::{Cache, CacheDiscard, CacheList, CacheMove, CachePath, CachePlace};
 use crate::output::{age, confirm, print_json, print_line};
@@ -43,7 +44,7 @@ pub async fn run(arguments: Cache) -> Result<()> {
 
 /// The attachment `name`, if it answers and is one.
 async fn attachment(paths: &Paths, name: &str) -> Option<ShownAttachment> {
-    let status = call(&paths.control_socket(name), &Request::Status, |_| {}).await.ok()?;
+    let status = call(&paths.control_socket(name), &ControlRequest::Status, |_| {}).await.ok()?;
     status::read::<Shown>(&status).ok()?.attachment()
 }
 
@@ -53,7 +54,7 @@ async fn totals(paths: &Paths, name: &str) -> Option<LoadTotals> {
 }
 
 /// The load of each cache during `time`, by attachment.
-async fn loads(paths: &Paths, records: &[Record], time: Duration) -> BTreeMap<String, Load> {
+async fn loads(paths: &Paths, records: &[StoreRecord], time: Duration) -> BTreeMap<String, Load> {
     let all = async || {
         let mut all = BTreeMap::new();
         for record in records {
@@ -171,12 +172,12 @@ async fn move_size(arguments: &CacheMove) -> Result<()> {
     let (CacheMove { size, from, to }, paths) = (arguments, Paths::from_environment()?);
     let bytes_of = async |name: &str| -> Result<u64> {
         check_name(name)?;
-        let status = call(&paths.control_socket(name), &Request::Status, |_| {}).await?;
+        let status = call(&paths.control_socket(name), &ControlRequest::Status, |_| {}).await?;
         let bytes = status::read::<Shown>(&status)?.attachment().and_then(|status| status.cache_bytes);
         bytes.ok_or_else(|| Error::new(Failure::Usage, format!("\"{name}\" has no cache")))
     };
     let resize = async |name: &str, bytes: u64| {
-        let request = Request::Set { key: "cache.size".to_owned(), value: bytes.to_string() };
+        let request = ControlRequest::Set { key: "cache.size".to_owned(), value: bytes.to_string() };
         call(&paths.control_socket(name), &request, |_| {}).await
     };
     let (from_bytes, to_bytes) = (bytes_of(from).await?, bytes_of(to).await?);
@@ -197,7 +198,7 @@ async fn move_size(arguments: &CacheMove) -> Result<()> {
 }
 
 async fn inspect(arguments: CachePath) -> Result<()> {
-    let (place, device) = open_existing(&arguments.place, open_to_read)?;
+    let (place, device) = opened(&arguments.place, open_to_read)?;
     let inspection = cache::inspect(&device).await.map_err(|error| at(&place, error))?;
     if arguments.json.json {
         print_json(&json!(inspection));
@@ -239,7 +240,7 @@ async fn inspect(arguments: CachePath) -> Result<()> {
 }
 
 async fn check(arguments: CachePath) -> Result<()> {
-    let (place, device) = open_existing(&arguments.place, open_to_read)?;
+    let (place, device) = opened(&arguments.place, open_to_read)?;
     let inspection = cache::check(&device).await.map_err(|error| at(&place, error))?;
     if arguments.json.json {
         print_json(&json!(inspection));
@@ -274,7 +275,7 @@ fn failure_of(place: &Place) -> Result<Option<String>> {
 
 /// Gives up what is dirty beyond the end of the logical unit, and nothing else.
 async fn discard_beyond_end(at_place: &CachePlace, is_loss_allowed: bool) -> Result<()> {
-    let (shown, device) = open_existing(at_place, open_device)?;
+    let (shown, device) = opened(at_place, open_device)?;
     if let Some(words) = failure_of(&shown)? {
         return Err(Error::new(Failure::WouldLoseData, words));
     }
@@ -309,18 +310,11 @@ async fn discard_beyond_end(at_place: &CachePlace, is_loss_allowed: bool) -> Res
     Ok(())
 }
 
-/// Opens a store that is there.
-type Open = fn(&Place, &Caches) -> Result<SharedDevice>;
-
-/// The device of an existing cache.
-fn open_existing(CachePlace { path, cache_offset }: &CachePlace, open: Open) -> Result<(Place, SharedDevice)> {
-    if !path.exists() {
-        return Err(Error::new(Failure::NotFound, format!("there is no cache at {}", path.display())));
-    }
-    let place = Place::new(path, cache_offset.map(|offset| offset.0))?;
-    let device = open(&place, &Caches::open(&Paths::from_environment()?)?)?;
-    // The path as the user wrote it, for messages.
-    Ok((Place { path: path.clone(), ..place }, device))
+/// The place with the path as the user wrote it, and the device of the cache there.
+fn opened(CachePlace { path, cache_offset }: &CachePlace, open: Open) -> Result<(Place, SharedDevice)> {
+    let named = Place { path: path.clone(), offset: cache_offset.map(|offset| offset.0) };
+    let (_, device) = open_existing("cache", &named, open)?;
+    Ok((named, device))
 }
 
 fn at(place: &Place, error: block::Error) -> Error {

@@ -1,11 +1,12 @@
 //! `detach`, `clean`, `set`: commands to a running process, through its control socket.
 
 use serde_json::Value;
-use stack::control::{Request, call};
+use stack::control::{ControlRequest, call};
+use stack::fronts;
 use stack::paths::{Paths, check_name};
-use stack::settings::table::Setting;
+use stack::settings::setting::Setting;
 use stack::settings::{Settings, find};
-use stack::status::{self, FrontInUse, Left, Report, Shown};
+use stack::status::{self, Left, Report, Shown};
 use stack::{Error, Failure, Result};
 
 use super::keeping;
@@ -27,10 +28,11 @@ pub async fn detach(arguments: Detach) -> Result<()> {
 
 /// Ends the process of an attachment or target.
 async fn end(arguments: &Detach) -> Result<()> {
-    let request = Request::Detach { keep_dirty: arguments.keep_dirty, remove_cache: arguments.remove_cache };
+    let request = ControlRequest::Detach { keep_dirty: arguments.keep_dirty, remove_cache: arguments.remove_cache };
     let left: Left = status::read(&call_with_progress(&arguments.name, &request).await?)?;
     let name = &arguments.name;
     if !left.in_use.is_empty() {
+        let in_words = |used| plain(&fronts::in_words(used)).into_owned();
         let uses: Vec<String> = left.in_use.iter().map(in_words).collect();
         eprintln!(
             "{name}: it was still in use: {}; requests there fail from now on, and what was not written to it yet is \
@@ -52,24 +54,9 @@ async fn end(arguments: &Detach) -> Result<()> {
     Ok(())
 }
 
-/// Who still used a front.
-fn in_words(used: &FrontInUse) -> String {
-    let FrontInUse { kind, place, users } = used;
-    let place = plain(place);
-    match (kind.as_str(), users) {
-        ("fuse", 1) => format!("{place} was open"),
-        ("fuse", _) => format!("{place} was open {users} times"),
-        ("nbd", _) if place.starts_with("/dev/") => format!("the disk {place} was mounted, or part of another"),
-        ("nbd", 1) => format!("1 NBD client at {place}"),
-        ("nbd", _) => format!("{users} NBD clients at {place}"),
-        (_, 1) => format!("1 client of {kind}:{place}"),
-        _ => format!("{users} clients of {kind}:{place}"),
-    }
-}
-
 /// `forebay clean`.
 pub async fn clean(arguments: Clean) -> Result<()> {
-    let left: Left = status::read(&call_with_progress(&arguments.name, &Request::Clean).await?)?;
+    let left: Left = status::read(&call_with_progress(&arguments.name, &ControlRequest::Clean).await?)?;
     print_line(&format!("{}: {} bytes dirty", arguments.name, left.dirty_bytes.unwrap_or_default()));
     Ok(())
 }
@@ -79,7 +66,7 @@ pub async fn set(arguments: Set) -> Result<()> {
     let settings = arguments.settings.iter().map(|setting| key_and_value(setting)).collect::<Result<Vec<_>>>()?;
     check_settings(&arguments.name, &settings).await?;
     for (key, value) in &settings {
-        let request = Request::Set { key: (*key).to_owned(), value: (*value).to_owned() };
+        let request = ControlRequest::Set { key: (*key).to_owned(), value: (*value).to_owned() };
         call_with_progress(&arguments.name, &request).await?;
         print_line(&format!("{}: {key}={value}", arguments.name));
     }
@@ -101,7 +88,7 @@ async fn check_settings(name: &str, settings: &[(&str, &str)]) -> Result<()> {
         // A single setting is checked by the process itself.
         return Ok(());
     }
-    let status = call(&Paths::from_environment()?.control_socket(name), &Request::Status, |_| {}).await?;
+    let status = call(&Paths::from_environment()?.control_socket(name), &ControlRequest::Status, |_| {}).await?;
     let status: Shown = status::read(&status)?;
     let is_known = |key: &str| match &status {
         Shown::Target(target) => target.settings.contains_key(key),
@@ -124,13 +111,13 @@ async fn check_settings(name: &str, settings: &[(&str, &str)]) -> Result<()> {
 ///
 /// # Errors
 /// `NotFound` when nothing runs under that name; the error of the process itself.
-pub async fn call_with_progress(name: &str, request: &Request) -> Result<Value> {
+pub async fn call_with_progress(name: &str, request: &ControlRequest) -> Result<Value> {
     check_name(name)?;
     let paths = Paths::from_environment()?;
     let bar = progress_bar(&format!("cleaning {name}"), 0);
     let mut said = None;
     // Who keeps what is dirty waits for a moment only, and has said all there is to say.
-    let keeps_dirty = matches!(request, Request::Detach { keep_dirty: true, .. });
+    let keeps_dirty = matches!(request, ControlRequest::Detach { keep_dirty: true, .. });
     let answer = call(&paths.control_socket(name), request, |report| match report {
         Report::Waits { pid: None, .. } if keeps_dirty => {}
         Report::Waits { waits_for, dirty_bytes, is_file_gone, pid } => {

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use daemon::NAME;
 use daemon::config::DaemonConfig;
 use daemon::daemon::Daemon as Running;
-use stack::control::{Request, call};
+use stack::control::{ControlRequest, call};
 use stack::paths::{Paths, configuration_directory};
 use stack::status;
 use stack::status::daemon::{DaemonStatus, FileChange, FilesRead, KeptStatus};
@@ -65,7 +65,7 @@ pub(super) fn socket(paths: &Paths) -> PathBuf {
 }
 
 async fn reload(json: Json) -> Result<()> {
-    let answer = call(&socket(&Paths::from_environment()?), &Request::Reload, |_| {}).await?;
+    let answer = call(&socket(&Paths::from_environment()?), &ControlRequest::Reload, |_| {}).await?;
     if json.json {
         print_json(&answer);
         return Ok(());
@@ -95,7 +95,7 @@ fn of_change(FileChange { set, needs_start, refused, .. }: &FileChange) -> Strin
 }
 
 async fn start(arguments: DaemonStart) -> Result<()> {
-    let request = Request::Start { attachment: arguments.name.clone() };
+    let request = ControlRequest::Start { attachment: arguments.name.clone() };
     let answer = call(&socket(&Paths::from_environment()?), &request, |_| {}).await?;
     if arguments.json.json {
         print_json(&answer);

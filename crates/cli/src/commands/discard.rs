@@ -9,7 +9,7 @@ use std::path::Path;
 use base::clock::Clock;
 use base::units::ByteSize;
 use block::SharedDevice;
-use stack::caches::{Caches, Record};
+use stack::caches::{Caches, StoreRecord};
 use stack::content;
 use stack::paths::Paths;
 use stack::place::Place;
@@ -81,7 +81,7 @@ pub async fn run(store: Store, path: &Path, offset: Option<u64>, is_loss_allowed
 }
 
 /// Tells whoever cannot write the lists while the store is still there. To strike an entry takes no room.
-fn check_lists((registry, caches): (&Registry, &Caches), place: &Place, listed: Option<&Record>) -> Result<()> {
+fn check_lists((registry, caches): (&Registry, &Caches), place: &Place, listed: Option<&StoreRecord>) -> Result<()> {
     let entries = registry.entries_of(place)?;
     let written = entries.iter().try_for_each(|entry| registry.insert(entry));
     match written.and_then(|()| listed.map_or(Ok(()), |record| caches.note(record))) {

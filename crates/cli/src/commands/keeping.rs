@@ -8,7 +8,7 @@ use daemon::end_note::EndNotes;
 use daemon::files::file_of;
 use daemon::persist;
 use serde_json::Value;
-use stack::control::{Presence, Request, call, look};
+use stack::control::{ControlRequest, Presence, call, look};
 use stack::paths::{Paths, configuration_directory};
 use stack::settings::Settings;
 use stack::status;
@@ -38,7 +38,7 @@ fn directory_of(daemon: Option<&DaemonStatus>) -> Result<PathBuf> {
     daemon.map_or_else(configuration_directory, |daemon| Ok(daemon.directory.clone()))
 }
 
-async fn ask(paths: &Paths, request: &Request) -> Result<Value> {
+async fn ask(paths: &Paths, request: &ControlRequest) -> Result<Value> {
     call(&socket(paths), request, |_| {}).await
 }
 
@@ -51,7 +51,7 @@ pub(super) async fn persist(urls: &str, settings: &Settings, paths: &Paths) -> R
         print_line(&format!("{name}: kept in {}; a daemon attaches it, and none runs now", file.display()));
         return Ok(());
     }
-    let read: FilesRead = status::read(&ask(paths, &Request::Reload).await?)?;
+    let read: FilesRead = status::read(&ask(paths, &ControlRequest::Reload).await?)?;
     if let Some(refused) = read.files_refused.into_iter().find(|refused| refused.file == file) {
         persist::remove(&file)?;
         return Err(Error::new(Failure::Usage, refused.why));
@@ -66,7 +66,7 @@ pub(super) async fn persist(urls: &str, settings: &Settings, paths: &Paths) -> R
         }
         "failed" => {
             persist::remove(&file)?;
-            ask(paths, &Request::Reload).await?;
+            ask(paths, &ControlRequest::Reload).await?;
             let failure = kept.exit_code.and_then(failure).unwrap_or(Failure::Other);
             return Err(Error::new(failure, why).advise("; nothing is kept of it"));
         }
@@ -76,13 +76,13 @@ pub(super) async fn persist(urls: &str, settings: &Settings, paths: &Paths) -> R
 }
 
 async fn ask_attachment(name: &str, paths: &Paths) -> Result<Value> {
-    call(&paths.control_socket(name), &Request::Status, |_| {}).await
+    call(&paths.control_socket(name), &ControlRequest::Status, |_| {}).await
 }
 
 /// The attachment, once it serves or has ended.
 async fn until_settled(name: &str, paths: &Paths) -> Result<KeptStatus> {
     loop {
-        let daemon: DaemonStatus = status::read(&ask(paths, &Request::Status).await?)?;
+        let daemon: DaemonStatus = status::read(&ask(paths, &ControlRequest::Status).await?)?;
         let kept = daemon.attachments.into_iter().find(|kept| kept.name == name);
         let gone = || Error::new(Failure::NotFound, format!("the file of \"{name}\" was removed meanwhile"));
         match kept.ok_or_else(gone)? {
@@ -103,7 +103,7 @@ pub(super) async fn forget(name: &str) -> Result<()> {
     };
     persist::remove(&file)?;
     match daemon {
-        Some(_) => drop(ask(&paths, &Request::Reload).await?),
+        Some(_) => drop(ask(&paths, &ControlRequest::Reload).await?),
         // Another attachment that gets this name is none that was detached.
         None => EndNotes::open(&paths)?.remove(name),
     }
@@ -116,7 +116,7 @@ pub(super) async fn forget(name: &str) -> Result<()> {
 /// # Errors
 /// `absent` when no daemon keeps it.
 pub(super) async fn hold(name: &str, absent: Error) -> Result<()> {
-    let request = Request::Hold { attachment: name.to_owned() };
+    let request = ControlRequest::Hold { attachment: name.to_owned() };
     match ask(&Paths::from_environment()?, &request).await {
         Ok(_) => {
             print_line(&format!("{name}: it was not attached, and `forebay daemon start {name}` alone starts it now"));

@@ -8,8 +8,8 @@ use base::units::ByteSize;
 use block::{ErrorKind, SharedDevice};
 use serde::Serialize;
 use serde_json::json;
-use stack::caches::{Caches, Record};
-use stack::control::{Request, call};
+use stack::caches::{Caches, StoreRecord};
+use stack::control::{ControlRequest, call};
 use stack::freshness::{ChangesSince, note_writable_opening, release_refused};
 use stack::log_place::{LogConfig, NvramConfig};
 use stack::newest_data;
@@ -23,6 +23,7 @@ use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 use writelog::{DamagedRange, Inspection, NvramInspection, PersistentRegion};
 
+use super::existing::open_existing;
 use super::{discard, superblock};
 use crate::arguments::{Json, Log, LogCheck, LogDiscard, LogPath, LogPlace, LogReplay};
 use crate::output::{plain, print_json, print_line, progress_bar};
@@ -66,7 +67,7 @@ async fn list(arguments: &Json) -> Result<()> {
     let caches = Caches::open(&paths)?;
     let mut logs = Vec::new();
     for entry in entries {
-        let status = call(&paths.control_socket(&entry.name), &Request::Status, |_| {}).await.ok();
+        let status = call(&paths.control_socket(&entry.name), &ControlRequest::Status, |_| {}).await.ok();
         let status = status.and_then(|status| status::read::<Shown>(&status).ok()?.attachment());
         let is_attached = status
             .is_some_and(|status| status.log_path.as_ref() == Some(&entry.cache) && status.log_offset == entry.offset);
@@ -136,13 +137,13 @@ async fn inspect(arguments: LogPath) -> Result<()> {
 }
 
 async fn look(place: &LogPlace) -> Result<Inspection> {
-    let device = open_existing(place)?.1;
+    let device = opened(place)?.1;
     let clock = system_clock()?;
     writelog::inspect(&device, clock.as_ref()).await.map_err(|error| at(&shown(place), error))
 }
 
 async fn check(arguments: LogCheck) -> Result<()> {
-    let device = open_existing(&arguments.place)?.1;
+    let device = opened(&arguments.place)?.1;
     let path = shown(&arguments.place);
     let nvram = arguments.nvram.as_deref().map(read_nvram).transpose()?;
     let clock = system_clock()?;
@@ -208,7 +209,7 @@ fn named(ranges: &[DamagedRange]) -> String {
 async fn replay(arguments: LogReplay) -> Result<()> {
     let paths = Paths::from_environment()?;
     let clock: Arc<dyn Clock> = system_clock()?;
-    let place = open_existing(&arguments.place)?.0;
+    let place = opened(&arguments.place)?.0;
     let settings = settings(&arguments.login, &arguments.arrange)?;
     let remotes = RemotesConfig::of(&arguments.urls, &settings)?.connect(&clock).await?;
     let replayed = replay_to(&remotes, &place, &arguments, &paths, clock).await;
@@ -246,7 +247,7 @@ async fn replay_to(
         let names = (&identities[..], NAME, kept);
         let (log, entries, device_bytes) =
             config.open(place, &caches, remotes.device(), clock, &registry, names).await?;
-        let record = Record::new(place, device_bytes, &identity, NAME);
+        let record = StoreRecord::new(place, device_bytes, &identity, NAME);
         let marks = changed.commit(&caches, record, (&log, arguments.overwrite_changes)).await?;
         Ok::<_, Error>((log, entries, marks))
     };
@@ -294,13 +295,8 @@ async fn replay_to(
 }
 
 /// The place of an existing log, and its device for reading.
-fn open_existing(named: &LogPlace) -> Result<(Place, SharedDevice)> {
-    if !named.path.exists() {
-        return Err(Error::new(Failure::NotFound, format!("there is no write log at {}", shown(named))));
-    }
-    let place = Place::new(&named.path, named.log_offset.map(|offset| offset.0))?;
-    let device = open_to_read(&place, &Caches::open(&Paths::from_environment()?)?)?;
-    Ok((place, device))
+fn opened(named: &LogPlace) -> Result<(Place, SharedDevice)> {
+    open_existing("write log", &shown(named), open_to_read)
 }
 
 /// The place with the path as the user wrote it.

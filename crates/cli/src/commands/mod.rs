@@ -8,6 +8,7 @@ mod daemon;
 mod demo;
 mod discard;
 mod discover;
+mod existing;
 mod generate;
 mod inquiry;
 mod keeping;

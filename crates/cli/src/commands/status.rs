@@ -8,7 +8,7 @@ use comfy_table::presets::NOTHING;
 use futures_util::future::try_join_all;
 use serde::Serialize;
 use serde_json::{Value, json};
-use stack::control::{Presence, Request, call, look};
+use stack::control::{ControlRequest, Presence, call, look};
 use stack::paths::{Paths, check_name};
 use stack::registry::{Entry, Registry};
 use stack::status::{self, Shown};
@@ -130,7 +130,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 async fn one(paths: &Paths, name: &str, wait: Duration) -> Result<Value> {
     let deadline = Instant::now() + wait;
     loop {
-        let answer = call(&paths.control_socket(name), &Request::Status, |_| {}).await;
+        let answer = call(&paths.control_socket(name), &ControlRequest::Status, |_| {}).await;
         match answer {
             Err(error) if is_absent(&error) && Instant::now() < deadline => {
                 tokio::time::sleep(LOOK_INTERVAL).await;

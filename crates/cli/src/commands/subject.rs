@@ -8,7 +8,7 @@ use block::device::DeviceExt;
 use block::{ErrorKind, ExtentKind, Identity, SharedDevice};
 use front::{ListenAddress, NbdClient};
 use stack::caches::Caches;
-use stack::control::{Request, call};
+use stack::control::{ControlRequest, call};
 use stack::freshness::note_writable_opening;
 use stack::newest_data;
 use stack::paths::{Paths, check_name};
@@ -88,7 +88,7 @@ impl Subject {
             });
         }
         check_name(subject)?;
-        let status = call(&paths.control_socket(subject), &Request::Status, |_| {}).await?;
+        let status = call(&paths.control_socket(subject), &ControlRequest::Status, |_| {}).await?;
         let status = status::read::<Shown>(&status)?.attachment().unwrap_or_default();
         let front = nbd_front(&status.fronts).ok_or_else(|| {
             Error::new(
@@ -156,7 +156,7 @@ impl Subject {
     pub async fn cache_status(&self) -> Result<Option<CacheSummary>> {
         let Some(name) = &self.attachment else { return Ok(None) };
         let socket = Paths::from_environment()?.control_socket(name);
-        let status = call(&socket, &Request::Status, |_| {}).await?;
+        let status = call(&socket, &ControlRequest::Status, |_| {}).await?;
         Ok(status::read::<Shown>(&status)?.attachment().and_then(|status| status.cache))
     }
 }
@@ -165,7 +165,7 @@ impl Subject {
 async fn server_of(paths: &Paths, config: &RemotesConfig) -> Option<u32> {
     let portals: Vec<String> = config.remotes.iter().map(|remote| remote.url.portal.to_string()).collect();
     for name in paths.control_names() {
-        let Ok(status) = call(&paths.control_socket(&name), &Request::Status, |_| {}).await else { continue };
+        let Ok(status) = call(&paths.control_socket(&name), &ControlRequest::Status, |_| {}).await else { continue };
         let Ok(Shown::Target(target)) = status::read(&status) else { continue };
         let is_there = |portal: &String| target.address.split(' ').any(|address| address == portal);
         if portals.iter().all(is_there) {

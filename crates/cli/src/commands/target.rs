@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use iscsi::target::{AccessList, AccessRule, TargetPortal};
 use stack::config::{Configuration, read};
-use stack::control::{Request, call};
+use stack::control::{ControlRequest, call};
 use stack::login::{CHAP_VARIABLE, MUTUAL_CHAP_VARIABLE, accounts};
 use stack::paths::{Paths, check_name};
 use stack::serve::{ServeConfig, Serving};
@@ -99,7 +99,7 @@ fn in_default_group(portals: Vec<SocketAddr>) -> Vec<TargetPortal> {
 async fn reload(arguments: TargetReload) -> Result<()> {
     let name = &arguments.name.name;
     check_name(name)?;
-    let answer = call(&Paths::from_environment()?.control_socket(name), &Request::Reload, |_| {}).await?;
+    let answer = call(&Paths::from_environment()?.control_socket(name), &ControlRequest::Reload, |_| {}).await?;
     if arguments.json.json {
         print_json(&answer);
         return Ok(());
@@ -138,7 +138,7 @@ fn check(arguments: TargetCheck) -> Result<()> {
 async fn status(arguments: TargetStatus) -> Result<()> {
     let name = &arguments.name.name;
     check_name(name)?;
-    let answer = call(&Paths::from_environment()?.control_socket(name), &Request::Status, |_| {}).await?;
+    let answer = call(&Paths::from_environment()?.control_socket(name), &ControlRequest::Status, |_| {}).await?;
     if arguments.json.json {
         print_json(&answer);
         return Ok(());

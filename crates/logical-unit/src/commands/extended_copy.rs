@@ -12,7 +12,7 @@ use std::sync::Arc;
 use block::pieces::Pieces;
 use block::{Buffer, BufferPool, ByteRange};
 use scsi::cdb::{Blocks, Transfer};
-use scsi::extended_copy::{CopyList, CopyState, CopyStatus, Segment, action};
+use scsi::extended_copy::{CopyList, CopyStatus, ExtendedCopyState, Segment, action};
 use scsi::{Cdb, Sense, Status, TaskAttribute};
 
 use super::read_write::{read_to, write_range};
@@ -58,7 +58,7 @@ pub(super) fn extended_copy(mut task: Task<'_>, parameter_list_length: u32) -> E
         Err(failure) => return refuse(failure),
     };
     task.run_long(|ticket| async move {
-        let mut status = CopyStatus { state: CopyState::InProgress, segment_count: 0, written_bytes: 0 };
+        let mut status = CopyStatus { state: ExtendedCopyState::InProgress, segment_count: 0, written_bytes: 0 };
         let note = |status| list.identifier.iter().for_each(|&number| unit.copies.note(&nexus, number, status));
         note(status);
         let copy = Copy { unit: Arc::clone(&unit), nexus: nexus.clone(), admission, ticket, parties, _visits: visits };
@@ -74,7 +74,7 @@ pub(super) fn extended_copy(mut task: Task<'_>, parameter_list_length: u32) -> E
             }
             note(status);
         }
-        status.state = if result.is_ok() { CopyState::Completed } else { CopyState::Failed };
+        status.state = if result.is_ok() { ExtendedCopyState::Completed } else { ExtendedCopyState::Failed };
         note(status);
         result.map(|()| Buffer::empty())
     })

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use super::{Attachment, served};
-use crate::control::{Handler, Progress, Request, is_no_daemon};
+use crate::control::{ControlRequest, Handler, Progress, is_no_daemon};
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::fronts::Fronts;
@@ -93,19 +93,19 @@ impl Inside {
 }
 
 impl Handler for Inside {
-    async fn handle(&self, request: Request, progress: Progress) -> Result<Answer> {
+    async fn handle(&self, request: ControlRequest, progress: Progress) -> Result<Answer> {
         let stack = &self.stack;
         match request {
-            Request::Status => Ok(Answer::Status(Box::new(self.status()))),
-            Request::Reload => {
+            ControlRequest::Status => Ok(Answer::Status(Box::new(self.status()))),
+            ControlRequest::Reload => {
                 let message =
                     format!("\"{}\" is an attachment: its configuration file counts when it starts", stack.name());
                 Err(Error::new(Failure::Usage, message))
             }
-            Request::Start { .. } | Request::Hold { .. } => Err(is_no_daemon(stack.name())),
-            Request::Clean => stack.clean(progress).await.map(Answer::Left),
-            Request::Set { key, value } => stack.set(&key, &value).await,
-            Request::Detach { keep_dirty, remove_cache } => {
+            ControlRequest::Start { .. } | ControlRequest::Hold { .. } => Err(is_no_daemon(stack.name())),
+            ControlRequest::Clean => stack.clean(progress).await.map(Answer::Left),
+            ControlRequest::Set { key, value } => stack.set(&key, &value).await,
+            ControlRequest::Detach { keep_dirty, remove_cache } => {
                 let in_use = self.fronts.in_use();
                 let left = self.detach(keep_dirty, remove_cache, progress).await?;
                 Ok(Answer::Left(Left { in_use, ..left }))

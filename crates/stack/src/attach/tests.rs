@@ -25,7 +25,7 @@ use crate::busy_polling::BusyPolling;
 use crate::cache_place::CacheConfig;
 use crate::caches::{Caches, MarkRecord};
 use crate::content::uuid_at;
-use crate::control::{Request, call};
+use crate::control::{ControlRequest, call};
 use crate::difference_note::{DifferenceNote, Fate};
 use crate::difference_place::DifferenceConfig;
 use crate::error::Failure;
@@ -440,7 +440,7 @@ async fn each_of_two_fronts_of_one_stack_sees_what_is_written_by_the_other() {
                 assert_eq!((&read[..512], &read[512..]), (&[one; 512][..], &[other; 512][..]), "front {index}");
             }
         }
-        let status = call(&paths.control_socket("disk"), &Request::Status, |_| {}).await.unwrap();
+        let status = call(&paths.control_socket("disk"), &ControlRequest::Status, |_| {}).await.unwrap();
         assert_eq!(status["fronts"].as_array().unwrap().len(), 2);
         assert_eq!(status["nbd"]["connections_open"], 2, "of both together: {status}");
         let understood = status::read::<Shown>(&status).unwrap().attachment().expect("it is one");
@@ -467,7 +467,7 @@ async fn a_second_detach_shows_how_far_the_first_has_come_and_has_its_result() {
     let place = attachment.fronts.places()[0].clone();
     attachment.stack.device().write(0, filled(7), true).await.unwrap();
     let socket = paths.control_socket("disk");
-    let detach = |remove_cache| Request::Detach { keep_dirty: false, remove_cache };
+    let detach = |remove_cache| ControlRequest::Detach { keep_dirty: false, remove_cache };
     let asking = async {
         let (_client, driver) = front::NbdClient::connect(&place.parse().unwrap()).await.unwrap();
         tokio::spawn(driver);
@@ -477,7 +477,7 @@ async fn a_second_detach_shows_how_far_the_first_has_come_and_has_its_result() {
             reached.notified().await;
             let removing = call(&socket, &detach(true), |_| {}).await.unwrap_err();
             assert!(removing.failure() == Failure::InUse && removing.to_string().contains("its cache stays"));
-            let slower = Request::Set { key: "cache.clean-max".to_owned(), value: "1MiB".to_owned() };
+            let slower = ControlRequest::Set { key: "cache.clean-max".to_owned(), value: "1MiB".to_owned() };
             call(&socket, &slower, |_| {}).await.expect("how fast it is cleaned can be changed");
             let show = |report: &Report| {
                 if matches!(report, Report::Destaged { bytes_total: 4096, .. }) {

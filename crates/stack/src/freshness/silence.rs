@@ -49,7 +49,7 @@ pub(crate) fn silent(error: &block::Error) -> block::Error {
 ///
 /// # Errors
 /// That of the last attempt; an error that is no silence at once.
-pub(crate) async fn ask_until_told<T, F>(mut ask: impl FnMut() -> F) -> std::result::Result<T, Asked>
+pub(crate) async fn ask_until_answered<T, F>(mut ask: impl FnMut() -> F) -> std::result::Result<T, Asked>
 where
     F: Future<Output = std::result::Result<T, Asked>>,
 {
@@ -64,7 +64,7 @@ where
                 sleep(pause).await;
                 pause = (pause * 2).min(TELLING_PAUSE_MAX);
             }
-            told => return told,
+            answered => return answered,
         }
     }
 }
@@ -73,7 +73,7 @@ where
 ///
 /// # Errors
 /// As the attempts.
-pub(crate) fn told<T>(asked: std::result::Result<T, Asked>) -> Result<T> {
+pub(crate) fn answered<T>(asked: std::result::Result<T, Asked>) -> Result<T> {
     asked.map_err(|asked| match asked {
         Asked::Here(error) => error,
         Asked::There(error) if is_silence(&error) => silent(&error).into(),

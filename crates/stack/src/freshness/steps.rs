@@ -18,6 +18,7 @@ use cache::Cache;
 use futures_util::future::BoxFuture;
 use iscsi::pdu::Isid;
 use logical_unit::change_marks::{ChangeStore, MarkUpdate, SavedMark, Saving};
+use writelog::WriteLog;
 
 use super::*;
 use crate::cache_place::CacheConfig;
@@ -222,7 +223,7 @@ impl Host {
         let assessed = assess(&remotes, &self.caches, store, &self.place, promise).await?;
         let overwrites = promise.overwrites_changes;
         let (origin, clock) = (remotes.device(), Arc::clone(&self.clock));
-        let record = Record::new(&self.place, 4096, &remotes.identity(), "disk");
+        let record = StoreRecord::new(&self.place, 4096, &remotes.identity(), "disk");
         let held = match store {
             Store::Cache => {
                 let options = cache::FormatOptions::default();
@@ -271,7 +272,7 @@ impl Host {
     }
 
     async fn commit_to(&self, store: &Opened, remotes: &Remotes, assessed: Assessed) -> Result<HeldMarks> {
-        let record = Record::new(&self.place, 4096, &remotes.identity(), "disk");
+        let record = StoreRecord::new(&self.place, 4096, &remotes.identity(), "disk");
         Ok(assessed.commit(&self.caches, record, (store, false)).await?.1)
     }
 
@@ -381,9 +382,9 @@ async fn a_store_whose_mark_did_not_get_its_last_token_begins_without_clean_line
         let changed = ByteRange { offset: 3 * MIB, length: MIB };
         assert_eq!(assessed.changed(), [changed], "what is dirty elsewhere stays");
         assert_eq!(assessed.freshness(), Freshness::Outdated(vec![changed]));
-        let record = Record::new(&host.place, 4096, &remotes.identity(), "disk");
-        let (told, held) = assessed.commit(&host.caches, record, (&Opened::default(), false)).await.unwrap();
-        assert_eq!(told.state, "cold", "{told:?}");
+        let record = StoreRecord::new(&host.place, 4096, &remotes.identity(), "disk");
+        let (reported, held) = assessed.commit(&host.caches, record, (&Opened::default(), false)).await.unwrap();
+        assert_eq!(reported.state, "cold", "{reported:?}");
         assert_eq!(host.mark().stage(), MarkStage::Cleared);
         MarkRenewal::start(vec![held], None).finish(true).await;
         remotes.close().await.unwrap();
@@ -434,7 +435,7 @@ impl<'a> Attached<'a> {
         let options = cache::OpenOptions { tokens, ..cache::OpenOptions::new(cache::Mode::WriteBack, clock) };
         let cache = Cache::open(device, Arc::clone(&origin), options).await.unwrap();
         tokio::spawn(cache.run());
-        let record = Record::new(&host.place, 4096, &remotes.identity(), "disk");
+        let record = StoreRecord::new(&host.place, 4096, &remotes.identity(), "disk");
         let held = assessed.commit(&host.caches, record, (&*cache, false)).await.unwrap().1;
         guard.put(&host.place, Store::Cache, cache.clone(), is_overwriting);
         let renewal = MarkRenewal::start(vec![held], Some(&guard));
@@ -526,10 +527,10 @@ async fn that_dirty_data_is_written_over_what_others_wrote_while_a_session_was_a
     attached.lose_session().await;
     drop(listening);
     let lines = warnings.0.lock().unwrap().clone();
-    let told: Vec<&String> = lines.iter().filter(|line| line.contains("overwrite-changes=on")).collect();
+    let reported: Vec<&String> = lines.iter().filter(|line| line.contains("overwrite-changes=on")).collect();
     // Once for each session: now and then a second one is lost.
-    let [told, ..] = told[..] else { panic!("{lines:?}") };
-    assert!(told.contains("4096 bytes of the cache") && told.contains("what others changed"), "{told}");
+    let [reported, ..] = reported[..] else { panic!("{lines:?}") };
+    assert!(reported.contains("4096 bytes of the cache") && reported.contains("what others changed"), "{reported}");
     assert_eq!(attached.guard.trouble(), None);
     attached.cache.clean(|_| {}).await.unwrap();
     assert_eq!(others.device().read(0, Buffer::zeroed(4096)).await.unwrap()[0], 1);
@@ -550,7 +551,7 @@ async fn a_replay_does_not_write_over_what_others_wrote_while_its_session_was_aw
     let tokens = Some(changes.kept(false).begin_opening(&host.caches).unwrap());
     let options = writelog::OpenOptions { tokens, ..writelog::OpenOptions::new(clock) };
     let log = WriteLog::open(device, Arc::clone(&origin), options).await.unwrap();
-    let record = Record::new(&host.place, 8192, &remotes.identity(), "forebay");
+    let record = StoreRecord::new(&host.place, 8192, &remotes.identity(), "forebay");
     let renewal = changes.commit(&host.caches, record, (&log, false)).await.unwrap();
     // Nothing leaves it by itself.
     tokio::spawn(log.run_requests());
@@ -731,16 +732,16 @@ async fn an_attach_that_is_refused_at_a_copy_of_the_lun_leaves_the_mark_of_the_l
 /// The setting may be left from another time.
 #[tokio::test]
 async fn what_is_written_over_changes_by_others_is_told() {
-    for (is_dirty, told) in [(true, Some(4096)), (false, None)] {
+    for (is_dirty, reported) in [(true, Some(4096)), (false, None)] {
         let host = Host::new(serve(Watched::default()));
         host.attach_once().await;
         host.connect("other").await.device().write(3 * MIB, ones(), false).await.unwrap();
         let remotes = host.connect("own").await;
         let promise = Promise { overwrites_changes: true, ..Promise::default() };
         let assessed = assess(&remotes, &host.caches, Store::Cache, &host.place, promise).await.unwrap();
-        let record = Record::new(&host.place, 4096, &remotes.identity(), "disk");
+        let record = StoreRecord::new(&host.place, 4096, &remotes.identity(), "disk");
         let opened = Opened { is_dirty, ..Opened::default() };
         let committed = assessed.commit(&host.caches, record, (&opened, true)).await.unwrap();
-        assert_eq!(committed.0.overwritten_bytes, told);
+        assert_eq!(committed.0.overwritten_bytes, reported);
     }
 }

@@ -14,6 +14,7 @@ static KIND: FrontKind = FrontKind {
     place: |text| Ok(text.to_owned()),
     usual: |_| Err("it is broken".to_owned()),
     listen: |_| Err(Error::new(Failure::Other, "it cannot listen")),
+    users: |place, count| format!("{count} of {place}"),
     metrics: &[],
 };
 

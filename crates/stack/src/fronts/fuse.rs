@@ -13,15 +13,26 @@ use crate::metrics::plain::{Plain, Value, counter, gauge};
 use crate::status::fronts::FrontCounters;
 
 pub(super) static KIND: FrontKind =
-    FrontKind { name: "fuse", places: "fuse:PATH", place, usual, listen, metrics: METRICS };
+    FrontKind { name: "fuse", places: "fuse:PATH", place, usual, listen, users, metrics: METRICS };
 
 const METRICS: &[Plain<Value<FrontCounters>>] = &[
-    gauge("forebay_fuse_open", |all| Some(all.fuse?.open), "How many times FUSE files are open."),
-    counter("forebay_fuse_read_requests", |all| Some(all.fuse?.read.requests), "Reads of FUSE files."),
-    counter("forebay_fuse_read_bytes", |all| Some(all.fuse?.read.bytes), "Bytes of reads of FUSE files."),
-    counter("forebay_fuse_write_requests", |all| Some(all.fuse?.write.requests), "Writes to FUSE files."),
-    counter("forebay_fuse_write_bytes", |all| Some(all.fuse?.write.bytes), "Bytes of writes to FUSE files."),
+    gauge("forebay_fuse_open", |all| Some(counted(all)?.open), "How many times FUSE files are open."),
+    counter("forebay_fuse_read_requests", |all| Some(counted(all)?.read.requests), "Reads of FUSE files."),
+    counter("forebay_fuse_read_bytes", |all| Some(counted(all)?.read.bytes), "Bytes of reads of FUSE files."),
+    counter("forebay_fuse_write_requests", |all| Some(counted(all)?.write.requests), "Writes to FUSE files."),
+    counter("forebay_fuse_write_bytes", |all| Some(counted(all)?.write.bytes), "Bytes of writes to FUSE files."),
 ];
+
+fn counted(all: &FrontCounters) -> Option<FuseCounters> {
+    all.of(KIND.name)
+}
+
+fn users(place: &str, count: u64) -> String {
+    match count {
+        1 => format!("{place} was open"),
+        _ => format!("{place} was open {count} times"),
+    }
+}
 
 struct FuseFront {
     options: FuseOptions,
@@ -88,6 +99,6 @@ impl Front for FuseFront {
     }
 
     fn count(&self, sum: &mut FrontCounters) {
-        *sum.fuse.get_or_insert_default() += self.counted();
+        sum.add(KIND.name, self.counted());
     }
 }

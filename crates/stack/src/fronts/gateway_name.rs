@@ -21,7 +21,14 @@ impl GatewayName {
         if let Some(taken) = known.upgrade() {
             return Ok(taken);
         }
-        let taken = Arc::new(NameLock::take_gateway(folder, iqn)?);
+        let taken = NameLock::take_in(folder, iqn, |process| {
+            format!(
+                "{iqn} is the name of another attachment's gateway (process {process}), and initiators take two \
+                 targets of one name for two ways to one disk: give another name with --set iscsi.name=IQN, or give \
+                 one attachment --as twice"
+            )
+        })?;
+        let taken = Arc::new(taken);
         *known = Arc::downgrade(&taken);
         Ok(taken)
     }

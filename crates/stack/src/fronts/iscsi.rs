@@ -16,34 +16,49 @@ use futures_util::future::{Either, LocalBoxFuture, select};
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
-use super::kind::{Clients, Front, FrontConfig, FrontKind, Served};
+use super::kind::{Clients, Front, FrontConfig, FrontKind, Served, clients_in_words};
 use super::options::FrontOptions;
 use crate::descriptors;
 use crate::error::{Error, Failure, Result};
 use crate::metrics::plain::{Plain, Value, counter, gauge};
 use crate::name_lock::NameLock;
-use crate::status::fronts::{CommandCounters, FrontCounters, GatewayCounters, TransferCounters};
+use crate::status::fronts::FrontCounters;
 
+mod counters;
 mod gateway;
+pub(super) mod settings;
 
+use counters::{CommandCounters, GatewayCounters, TransferCounters};
 use gateway::Gateway;
 
 pub(super) static KIND: FrontKind =
-    FrontKind { name: "iscsi", places: "iscsi:[ADDRESS:]PORT", place, usual, listen, metrics: METRICS };
+    FrontKind { name: "iscsi", places: "iscsi:[ADDRESS:]PORT", place, usual, listen, users, metrics: METRICS };
 
 const METRICS: &[Plain<Value<FrontCounters>>] = &[
-    gauge("forebay_iscsi_sessions", |all| Some(all.iscsi?.sessions), "Sessions of iSCSI gateways."),
-    gauge("forebay_iscsi_connections", |all| Some(all.iscsi?.connections_open), "Connections to iSCSI gateways."),
+    gauge("forebay_iscsi_sessions", |all| Some(counted(all)?.sessions), "Sessions of iSCSI gateways."),
+    gauge("forebay_iscsi_connections", |all| Some(counted(all)?.connections_open), "Connections to iSCSI gateways."),
     counter(
         "forebay_iscsi_logins_refused",
-        |all| Some(all.iscsi?.logins_refused),
+        |all| Some(counted(all)?.logins_refused),
         "Logins that iSCSI gateways refused.",
     ),
-    counter("forebay_iscsi_read_requests", |all| Some(all.iscsi?.read.requests), "Reads through iSCSI gateways."),
-    counter("forebay_iscsi_read_bytes", |all| Some(all.iscsi?.read.bytes), "Bytes of reads through iSCSI gateways."),
-    counter("forebay_iscsi_write_requests", |all| Some(all.iscsi?.write.requests), "Writes through iSCSI gateways."),
-    counter("forebay_iscsi_write_bytes", |all| Some(all.iscsi?.write.bytes), "Bytes of writes through iSCSI gateways."),
+    counter("forebay_iscsi_read_requests", |all| Some(counted(all)?.read.requests), "Reads through iSCSI gateways."),
+    counter("forebay_iscsi_read_bytes", |all| Some(counted(all)?.read.bytes), "Bytes of reads through iSCSI gateways."),
+    counter("forebay_iscsi_write_requests", |all| Some(counted(all)?.write.requests), "Writes through iSCSI gateways."),
+    counter(
+        "forebay_iscsi_write_bytes",
+        |all| Some(counted(all)?.write.bytes),
+        "Bytes of writes through iSCSI gateways.",
+    ),
 ];
+
+fn counted(all: &FrontCounters) -> Option<GatewayCounters> {
+    all.of(KIND.name)
+}
+
+fn users(place: &str, count: u64) -> String {
+    clients_in_words(KIND.name, place, count)
+}
 
 struct IscsiFront {
     options: FrontOptions,
@@ -144,7 +159,7 @@ impl Front for IscsiFront {
     fn count(&self, all: &mut FrontCounters) {
         let counted = self.gateway.get().map(Gateway::counted).unwrap_or_default();
         let sum = |of: fn(&::target::LunStatus) -> u64| -> u64 { counted.luns.iter().map(of).sum() };
-        *all.iscsi.get_or_insert_default() += GatewayCounters {
+        let counters = GatewayCounters {
             sessions: counted.sessions.len() as u64,
             connections_open: counted.connections.len() as u64,
             connections_accepted: counted.connections_accepted,
@@ -155,6 +170,7 @@ impl Front for IscsiFront {
             other: CommandCounters { requests: sum(|lun| lun.others) },
             failures: sum(|lun| lun.failures),
         };
+        all.add(KIND.name, counters);
     }
 }
 

@@ -35,6 +35,11 @@ pub(super) fn is_place(text: &str) -> bool {
     text.starts_with("/dev/")
 }
 
+/// Who used the disk, in words.
+pub(super) fn users(place: &str) -> String {
+    format!("the disk {place} was mounted, or part of another")
+}
+
 /// The place in the form that is kept.
 ///
 /// # Errors
@@ -104,6 +109,6 @@ impl Front for KernelNbdFront {
     }
 
     fn count(&self, sum: &mut FrontCounters) {
-        *sum.nbd.get_or_insert_default() += self.counted();
+        sum.add(self.kind.name, self.counted());
     }
 }

@@ -30,6 +30,8 @@ pub struct FrontKind {
     pub usual: UsualPlace,
     /// Listens there. Clients wait until it is served.
     pub listen: fn(&FrontConfig) -> Result<Box<dyn Front>>,
+    /// Who used a front of it at this place, and how many, in words; for whoever took it away.
+    pub users: fn(&str, u64) -> String,
     /// Metric families of its counters.
     pub metrics: &'static [Plain<Value<FrontCounters>>],
 }
@@ -61,6 +63,14 @@ pub struct Clients {
     pub open: u64,
     /// Of these, clients that have an outdated size of the device.
     pub outdated: u64,
+}
+
+/// Clients that used a front, where its kind has no better words.
+pub(super) fn clients_in_words(kind: &str, place: &str, count: u64) -> String {
+    match count {
+        1 => format!("1 client of {kind}:{place}"),
+        _ => format!("{count} clients of {kind}:{place}"),
+    }
 }
 
 /// A front that listens, and perhaps serves. Dropping it removes its place.

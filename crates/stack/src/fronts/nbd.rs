@@ -17,22 +17,37 @@ use crate::error::{Error, Failure, Result};
 use crate::metrics::plain::{Plain, Value, counter, gauge};
 use crate::status::fronts::FrontCounters;
 
+pub(super) mod settings;
+
 pub(super) static KIND: FrontKind = FrontKind {
     name: "nbd",
     places: "nbd:unix:PATH, nbd:ADDRESS:PORT, nbd:/dev/nbdN",
     place,
     usual,
     listen,
+    users,
     metrics: METRICS,
 };
 
 const METRICS: &[Plain<Value<FrontCounters>>] = &[
-    gauge("forebay_nbd_connections", |all| Some(all.nbd?.connections_open), "NBD clients."),
-    counter("forebay_nbd_read_requests", |all| Some(all.nbd?.read.requests), "NBD reads."),
-    counter("forebay_nbd_read_bytes", |all| Some(all.nbd?.read.bytes), "Bytes of NBD reads."),
-    counter("forebay_nbd_write_requests", |all| Some(all.nbd?.write.requests), "NBD writes."),
-    counter("forebay_nbd_write_bytes", |all| Some(all.nbd?.write.bytes), "Bytes of NBD writes."),
+    gauge("forebay_nbd_connections", |all| Some(counted(all)?.connections_open), "NBD clients."),
+    counter("forebay_nbd_read_requests", |all| Some(counted(all)?.read.requests), "NBD reads."),
+    counter("forebay_nbd_read_bytes", |all| Some(counted(all)?.read.bytes), "Bytes of NBD reads."),
+    counter("forebay_nbd_write_requests", |all| Some(counted(all)?.write.requests), "NBD writes."),
+    counter("forebay_nbd_write_bytes", |all| Some(counted(all)?.write.bytes), "Bytes of NBD writes."),
 ];
+
+fn counted(all: &FrontCounters) -> Option<NbdCounters> {
+    all.of(KIND.name)
+}
+
+fn users(place: &str, count: u64) -> String {
+    match count {
+        _ if kernel_nbd::is_place(place) => kernel_nbd::users(place),
+        1 => format!("1 NBD client at {place}"),
+        _ => format!("{count} NBD clients at {place}"),
+    }
+}
 
 struct NbdFront {
     options: NbdOptions,
@@ -148,6 +163,6 @@ impl Front for NbdFront {
     }
 
     fn count(&self, sum: &mut FrontCounters) {
-        *sum.nbd.get_or_insert_default() += self.counted();
+        sum.add(KIND.name, self.counted());
     }
 }

@@ -13,7 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use target::{LatencyStatus, LunStatus, SessionActivity, SessionStatus};
 
-use super::plain::{Kind, Plain, Value, counter, gauge};
+use super::plain::{FamilyKind, Plain, Value, counter, gauge};
 use crate::error::{Error, Failure};
 use crate::fronts::KINDS;
 use crate::status::ProcessStatus;
@@ -251,11 +251,11 @@ fn plain<A: Copy>(
     for family in families {
         let Some(value) = value(family.at) else { continue };
         match family.kind {
-            Kind::Counter => {
+            FamilyKind::Counter => {
                 let mut metric = encoder.encode_descriptor(family.name, family.help, None, MetricType::Counter)?;
                 metric.encode_counter::<NoLabelSet, _, f64>(&value, None)?;
             }
-            Kind::Gauge => {
+            FamilyKind::Gauge => {
                 let mut metric = encoder.encode_descriptor(family.name, family.help, None, MetricType::Gauge)?;
                 metric.encode_gauge(&value)?;
             }
@@ -527,7 +527,7 @@ mod tests {
     fn a_front_has_the_families_of_its_kind_and_those_of_others_are_left_out() {
         let mut status = attachment(json!(null), None);
         if let ProcessStatus::Attachment(status) = &mut status {
-            status.fronts.counters.nbd = Some(front::NbdCounters::default());
+            status.fronts.counters.add("nbd", front::NbdCounters::default());
         }
         let samples = parsed(status);
         let of = |prefix: &str| samples.iter().filter(|sample| sample.metric.starts_with(prefix)).count();
@@ -577,7 +577,7 @@ mod tests {
             .chain(LOG.iter().map(|family| (family.name, family.kind)));
         let of_fronts = KINDS.iter().flat_map(|kind| kind.metrics).map(|family| (family.name, family.kind));
         for (name, kind) in of_target.chain(of_attachment).chain(of_remote).chain(of_stores).chain(of_fronts) {
-            let suffix = if kind == Kind::Counter { "_total" } else { "" };
+            let suffix = if kind == FamilyKind::Counter { "_total" } else { "" };
             let row = format!("| `{name}{suffix}` |");
             assert!(page.contains(&row), "{row} is missing");
         }

@@ -2,7 +2,7 @@
 
 /// Whether a value only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FamilyKind {
     /// A value that only grows; `_total` is added to the name.
     Counter,
     /// A value that goes up and down.
@@ -15,7 +15,7 @@ pub struct Plain<A> {
     /// Its name.
     pub name: &'static str,
     /// Whether its value only grows.
-    pub kind: Kind,
+    pub kind: FamilyKind,
     /// How its value is found.
     pub at: A,
     /// Its description.
@@ -27,10 +27,10 @@ pub type Value<S> = fn(&S) -> Option<u64>;
 
 /// A family that only grows.
 pub const fn counter<A: Copy>(name: &'static str, at: A, help: &'static str) -> Plain<A> {
-    Plain { name, kind: Kind::Counter, at, help }
+    Plain { name, kind: FamilyKind::Counter, at, help }
 }
 
 /// A family that goes up and down.
 pub const fn gauge<A: Copy>(name: &'static str, at: A, help: &'static str) -> Plain<A> {
-    Plain { name, kind: Kind::Gauge, at, help }
+    Plain { name, kind: FamilyKind::Gauge, at, help }
 }

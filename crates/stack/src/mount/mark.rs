@@ -14,7 +14,7 @@ use crate::caches::{Caches, LunRecord, MarkRecord};
 use crate::error::Result;
 use crate::freshness::release_marks;
 use crate::freshness::report::report_of;
-use crate::freshness::silence::{Asked, ask_until_told, is_silence, told};
+use crate::freshness::silence::{Asked, answered, ask_until_answered, is_silence};
 use crate::freshness::token::draw_token;
 use crate::remotes::{MemberLun, Remotes};
 
@@ -34,13 +34,13 @@ impl MountMark {
         release_marks(remotes, &caches).await;
         let mark = Self { caches, refusal: Arc::new(OnceLock::new()) };
         for member in remotes.member_luns() {
-            match ask_until_told(|| mark.take_of(name, &member)).await {
+            match ask_until_answered(|| mark.take_of(name, &member)).await {
                 Err(Asked::There(error)) if !is_silence(&error) => {
                     tracing::warn!(%error, "what others change while the target is away is not noticed");
                 }
                 Err(silent) => {
                     mark.give_up(remotes).await;
-                    return told(Err(silent));
+                    return answered(Err(silent));
                 }
                 Ok(()) => {}
             }
@@ -63,8 +63,8 @@ impl MountMark {
                 continue;
             }
             let name = name.to_owned();
-            let check = move |heard: ReportedChanges| -> Deciding {
-                let others = match heard.untold {
+            let check = move |reported: ReportedChanges| -> Deciding {
+                let others = match reported.unreported {
                     Some(why) => format!(
                         "the target does not tell what others changed in the logical unit while it was out of reach \
                          ({why}): the file system of \"{name}\" may be another one by now"

@@ -2,7 +2,7 @@
 //! set`, the status, the manual page and the reference are made.
 //!
 //! A row describes a choice, and when it can be made. The readers of its key decide about its
-//! effect.
+//! effect. The rows of fronts are beside the fronts.
 
 use std::time::Duration;
 
@@ -12,196 +12,22 @@ use initiator::limits::CONNECTIONS_MAX;
 use iscsi::pdu::Isid;
 
 use super::kind::{Kind, Step};
+use super::setting::{Changes, Part, Setting};
 use crate::busy_polling::BusyPolling;
+use crate::fronts::settings::{FRONT, ROWS as FRONT_ROWS};
 use crate::limits::{
     CLEAN_MAX_BYTES, DESTAGE_BATCH_BYTES, DESTAGE_TIME_MIN, DESTAGE_WRITES, LOG_CACHE_BYTES, LOG_RAM_BYTES,
     LOG_SEGMENT_BYTES, LOG_SLOT_BYTES,
 };
 use crate::place::PLACE_UNIT_BYTES;
-use crate::socket_names::{group_of, mode_of};
-
-/// The subject of a setting; the reference has a table for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// How several logical units form one device.
-    Arrangement,
-    /// The attachment as a whole.
-    Attachment,
-    /// How local applications reach it.
-    Front,
-    /// The cache.
-    Cache,
-    /// The write log.
-    Log,
-    /// The difference from a base that is never written.
-    Difference,
-    /// The login to targets, and how long to wait for them.
-    Login,
-}
-
-impl Part {
-    /// All of them, in the order of the reference, each with its heading.
-    pub const ALL: &[(Self, &str)] = &[
-        (Self::Attachment, "The attachment"),
-        (Self::Front, "Fronts: how applications reach it"),
-        (Self::Cache, "Cache"),
-        (Self::Log, "Write log"),
-        (Self::Difference, "Difference"),
-        (Self::Arrangement, "Several logical units as one"),
-        (Self::Login, "Login and waiting"),
-    ];
-}
-
-/// When a setting may change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Changes {
-    /// At the start.
-    AtStart,
-    /// When a store is made; an existing one keeps its options.
-    AtFormat,
-    /// At the start, and while it runs.
-    Live,
-    /// When a cache is made, and while it runs by replacing it.
-    ByReplacement,
-    /// Only while it runs: it asks for an action.
-    LiveOnly,
-}
-
-/// The value in effect where none is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unset {
-    /// This value.
-    Value(&'static str),
-    /// The value that these words describe; empty where there is no description.
-    Words(&'static str),
-}
-
-/// One row.
-#[derive(Debug)]
-pub struct Setting {
-    /// Its name: in files, for `set` and `--set`, in the status.
-    pub key: &'static str,
-    /// Its own option on the command line, without the dashes.
-    pub flag: Option<&'static str>,
-    /// The former name of this option.
-    pub old_flag: Option<&'static str>,
-    /// The environment variable for it, which the command line overrides.
-    pub variable: Option<&'static str>,
-    /// The type of its values.
-    pub kind: Kind,
-    /// The value in effect without it.
-    pub unset: Unset,
-    /// When it may change.
-    pub changes: Changes,
-    /// Its subject.
-    pub part: Part,
-    /// Whether `attach --help` lists its option. Other options are kept for existing users, until
-    /// the next release.
-    pub is_basic: bool,
-    /// Whether it may be given several times.
-    pub is_list: bool,
-    /// Keys of which it needs at least one.
-    pub needs: &'static [&'static str],
-    /// Its effect, in a line.
-    pub help: &'static str,
-    /// Further details.
-    pub more: &'static str,
-}
-
-impl Setting {
-    const fn new(part: Part, key: &'static str, flag: &'static str, kind: Kind, help: &'static str) -> Self {
-        Self {
-            key,
-            flag: Some(flag),
-            old_flag: None,
-            variable: None,
-            kind,
-            unset: Unset::Words(""),
-            changes: Changes::AtStart,
-            part,
-            is_basic: false,
-            is_list: false,
-            needs: &[],
-            help,
-            more: "",
-        }
-    }
-
-    const fn cache(key: &'static str, flag: &'static str, kind: Kind, help: &'static str) -> Self {
-        Self::new(Part::Cache, key, flag, kind, help).needs(&["cache.path"])
-    }
-
-    const fn log(key: &'static str, flag: &'static str, kind: Kind, help: &'static str) -> Self {
-        Self::new(Part::Log, key, flag, kind, help).needs(&["log.path"])
-    }
-
-    const fn login(key: &'static str, flag: &'static str, kind: Kind, help: &'static str) -> Self {
-        Self::new(Part::Login, key, flag, kind, help)
-    }
-
-    const fn basic(self) -> Self {
-        Self { is_basic: true, ..self }
-    }
-
-    const fn list(self) -> Self {
-        Self { is_list: true, ..self }
-    }
-
-    const fn default(self, value: &'static str) -> Self {
-        Self { unset: Unset::Value(value), ..self }
-    }
-
-    const fn unset(self, words: &'static str) -> Self {
-        Self { unset: Unset::Words(words), ..self }
-    }
-
-    const fn changes(self, changes: Changes) -> Self {
-        Self { changes, ..self }
-    }
-
-    const fn live(self) -> Self {
-        self.changes(Changes::Live)
-    }
-
-    const fn at_format(self) -> Self {
-        self.changes(Changes::AtFormat)
-    }
-
-    const fn needs(self, needs: &'static [&'static str]) -> Self {
-        Self { needs, ..self }
-    }
-
-    const fn more(self, more: &'static str) -> Self {
-        Self { more, ..self }
-    }
-
-    const fn old_flag(self, flag: &'static str) -> Self {
-        Self { old_flag: Some(flag), ..self }
-    }
-
-    const fn variable(self, variable: &'static str) -> Self {
-        Self { variable: Some(variable), ..self }
-    }
-
-    const fn without_flag(self) -> Self {
-        Self { flag: None, ..self }
-    }
-
-    /// Whether `forebay set` takes it.
-    pub fn is_live(&self) -> bool {
-        matches!(self.changes, Changes::Live | Changes::ByReplacement | Changes::LiveOnly)
-    }
-
-    /// The value in effect without it, in words; may be empty.
-    pub fn default_in_words(&self) -> &'static str {
-        match self.unset {
-            Unset::Value(words) | Unset::Words(words) => words,
-        }
-    }
-}
 
 /// Every setting, in the order of the help.
-pub static TABLE: &[Setting] = &[
+pub fn rows() -> impl Iterator<Item = &'static Setting> + Clone {
+    ROWS.iter().chain(FRONT_ROWS.iter().copied().flatten())
+}
+
+/// All but those of fronts.
+static ROWS: &[Setting] = &[
     Setting::new(Part::Attachment, "name", "name", Kind::Text("NAME"), "Name for the other commands")
         .unset("made from the IQN and the LUN")
         .basic(),
@@ -275,21 +101,7 @@ pub static TABLE: &[Setting] = &[
     .at_format()
     .more("Files are allocated in full.")
     .basic(),
-    Setting::new(
-        Part::Front,
-        "front",
-        "as",
-        Kind::Text("FRONT"),
-        "Where to offer it: nbd:unix:PATH, nbd:ADDRESS:PORT, nbd:/dev/nbdN, fuse:PATH, iscsi:[ADDRESS:]PORT, or auto",
-    )
-    .default("nbd")
-    .more(
-        "nbd is an NBD socket in the run-time directory; auto is the best that this machine has: a disk of the \
-         kernel's NBD client, a FUSE file there, else that socket. Given several times, it is offered at all of these \
-         places.",
-    )
-    .list()
-    .basic(),
+    FRONT,
     Setting::new(Part::Attachment, "read-only", "read-only", Kind::Switch, "Refuse writes").default("off").basic(),
     Setting::new(Part::Attachment, "wait", "wait", Kind::Switch, "Be ready before the target is there")
         .default("off")
@@ -758,94 +570,6 @@ pub static TABLE: &[Setting] = &[
     .needs(&["difference.path"])
     .default("off")
     .more("Without it such an attach is refused, so that nothing is missed in silence."),
-    Setting::new(
-        Part::Front,
-        "socket.mode",
-        "socket-mode",
-        Kind::Checked("MODE", |text| mode_of(text).map(drop)),
-        "Permissions of a socket file, or of a FUSE file, of a front, octal",
-    )
-    .unset("0600, or 0660 with socket.group"),
-    Setting::new(
-        Part::Front,
-        "socket.group",
-        "socket-group",
-        Kind::Checked("GROUP", |text| group_of(text).map(drop)),
-        "Group of a socket file, or of a FUSE file, of a front, by name or number: that of a hypervisor's user, for one",
-    ),
-    Setting::new(
-        Part::Front,
-        "allow-remote",
-        "",
-        Kind::Switch,
-        "Let fronts listen on addresses that other machines reach",
-    )
-    .default("off")
-    .without_flag(),
-    Setting::new(
-        Part::Front,
-        "nbd.tls-certificate",
-        "",
-        Kind::Path,
-        "The server's certificate for TLS at NBD addresses, in PEM, with those between it and its authority",
-    )
-    .needs(&["nbd.tls-key"])
-    .without_flag(),
-    Setting::new(Part::Front, "nbd.tls-key", "", Kind::Path, "File with the key of that certificate, in PEM")
-        .needs(&["nbd.tls-certificate"])
-        .without_flag(),
-    Setting::new(
-        Part::Front,
-        "nbd.tls-clients",
-        "",
-        Kind::Path,
-        "The authorities of one of which an NBD client's certificate must be, in PEM",
-    )
-    .unset("clients need no certificate")
-    .needs(&["nbd.tls-certificate"])
-    .without_flag(),
-    Setting::new(
-        Part::Front,
-        "nbd.tls",
-        "",
-        Kind::Choice(&["required", "allowed"]),
-        "Whether NBD clients at addresses must use TLS, where there is a certificate",
-    )
-    .unset("required")
-    .needs(&["nbd.tls-certificate"])
-    .without_flag(),
-    Setting::new(Part::Front, "iscsi.name", "", Kind::Text("IQN"), "Target name of an iSCSI front")
-        .unset("one made of the names of this host and of the attachment")
-        .without_flag(),
-    Setting::new(
-        Part::Front,
-        "iscsi.chap-user",
-        "",
-        Kind::Text("USER"),
-        "CHAP user that initiators of an iSCSI front must prove to be",
-    )
-    .unset("nobody has to prove anything")
-    .without_flag(),
-    Setting::new(Part::Front, "iscsi.chap-file", "", Kind::Path, "File with the secret of that user (its first line)")
-        .needs(&["iscsi.chap-user"])
-        .without_flag(),
-    Setting::new(
-        Part::Front,
-        "iscsi.mutual-user",
-        "",
-        Kind::Text("USER"),
-        "CHAP user that an iSCSI front proves to be to initiators that ask",
-    )
-    .without_flag(),
-    Setting::new(
-        Part::Front,
-        "iscsi.mutual-file",
-        "",
-        Kind::Path,
-        "File with the secret of that user (its first line)",
-    )
-    .needs(&["iscsi.mutual-user"])
-    .without_flag(),
 ];
 
 const DESTAGE_TIME: Kind = Kind::Time(DESTAGE_TIME_MIN);

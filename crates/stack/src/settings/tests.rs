@@ -25,20 +25,20 @@ const FLAG: Origin = Origin::Flag("cache-size");
 #[test]
 fn no_key_and_no_flag_stands_twice_in_the_table_and_no_key_is_the_beginning_of_another() {
     let mut names = BTreeSet::new();
-    for setting in TABLE {
+    for setting in rows() {
         assert!(names.insert(setting.key), "{}", setting.key);
         let below = format!("{}.", setting.key);
-        assert!(!TABLE.iter().any(|other| other.key.starts_with(&below)), "{} is a table of a file, too", setting.key);
+        assert!(!rows().any(|other| other.key.starts_with(&below)), "{} is a table of a file, too", setting.key);
     }
     let mut flags = BTreeSet::new();
-    for flag in TABLE.iter().flat_map(|setting| setting.flag.into_iter().chain(setting.old_flag)) {
+    for flag in rows().flat_map(|setting| setting.flag.into_iter().chain(setting.old_flag)) {
         assert!(flags.insert(flag), "--{flag}");
     }
 }
 
 #[test]
 fn every_row_is_whole() {
-    for setting in TABLE {
+    for setting in rows() {
         let key = setting.key;
         if let Unset::Value(text) = setting.unset {
             assert!(setting.kind.parse(OsStr::new(text)).is_ok(), "{key}: its default is none of its values");

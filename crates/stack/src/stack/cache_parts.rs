@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::cache_place::CacheConfig;
 use crate::caches::Caches;
-use crate::control::{Request, call};
+use crate::control::{ControlRequest, call};
 use crate::error::{Error, Failure, Result};
 use crate::limits::STATUS_TIME_MAX;
 use crate::paths::Paths;
@@ -59,7 +59,7 @@ pub(super) async fn memory_left(paths: &Paths, config: &CacheConfig, name: &str)
     let names: BTreeSet<String> = Caches::open(paths)?.list()?.into_iter().map(|record| record.name).collect();
     for other in names.iter().filter(|other| *other != name) {
         let socket = paths.control_socket(other);
-        let answer = tokio::time::timeout(STATUS_TIME_MAX, call(&socket, &Request::Status, |_| {})).await;
+        let answer = tokio::time::timeout(STATUS_TIME_MAX, call(&socket, &ControlRequest::Status, |_| {})).await;
         if let Ok(Ok(status)) = answer {
             left = left.saturating_sub(memory_of(&status));
         }

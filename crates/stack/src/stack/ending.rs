@@ -138,8 +138,8 @@ impl Stack {
             self.ending_time.cut_short();
         }
         let closing = self.close(ending, progress.clone());
-        let told = telling(closing, progress.as_ref(), || self.waiting());
-        let closed = self.ending_time.watching_target(told, Some(&self.remotes), || self.dirty_bytes()).await;
+        let reporting = telling(closing, progress.as_ref(), || self.waiting());
+        let closed = self.ending_time.watching_target(reporting, Some(&self.remotes), || self.dirty_bytes()).await;
         self.ended.send_replace(true);
         if let Err(error) = &closed {
             // If another caller ended it at once, which is checked below, that is no failure of the

@@ -21,7 +21,7 @@ use super::claiming::claim_dirty;
 use super::config::StackConfig;
 use super::early_entries::EarlyEntries;
 use crate::base_content::{Base, BaseOf};
-use crate::caches::{Caches, Record};
+use crate::caches::{Caches, StoreRecord};
 use crate::content::uuid_at;
 use crate::difference_file::DifferenceFile;
 use crate::dirty_guard::{DirtyGuard, Use};
@@ -36,7 +36,7 @@ use crate::place::Place;
 use crate::place_device::PlaceKind;
 use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remotes::Remotes;
-use crate::status::stores::Freshness;
+use crate::status::stores::FreshnessStatus;
 use crate::store_file::{check_can_be_made, have_common_bytes};
 use crate::worker_thread::WorkerThread;
 
@@ -60,7 +60,7 @@ pub(super) struct Opening<'a> {
     pub(super) difference: Option<Arc<Difference>>,
     pub(super) difference_file: Option<Arc<DifferenceFile>>,
     pub(super) base: Option<Base>,
-    pub(super) freshness: Freshness,
+    pub(super) freshness: FreshnessStatus,
     pub(super) held_marks: Vec<HeldMarks>,
     pub(super) guard: Arc<DirtyGuard>,
     pub(super) entries: Vec<Entry>,
@@ -123,7 +123,7 @@ impl<'a> Opening<'a> {
             difference: None,
             difference_file: None,
             base: None,
-            freshness: Freshness::default(),
+            freshness: FreshnessStatus::default(),
             held_marks: Vec::new(),
             guard,
             entries: Vec::new(),
@@ -203,12 +203,12 @@ impl<'a> Opening<'a> {
         let uuid = uuid_at(&place);
         let entry = |identity: &Identity| Entry { uuid, ..Entry::new(identity, &place, &name) };
         self.entries.extend(self.identities.iter().map(entry));
-        let record = Record::new(&place, device_bytes, &self.identity, &name);
+        let record = StoreRecord::new(&place, device_bytes, &self.identity, &name);
         claim_dirty(&opened, &self.remotes.device(), &place).await?;
-        let (told, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
+        let (reported, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
         self.guard.put(&place, Store::Cache, opened.clone(), overwrites);
         opened.begin_cleaning();
-        self.freshness.cache = Some(told);
+        self.freshness.cache = Some(reported);
         self.held_marks.push(marks);
         let switch = Arc::new(SwitchLayer::new(opened.clone()));
         self.background.spawn(base::background::named("cache-switch", switch.run()));
@@ -233,10 +233,10 @@ impl<'a> Opening<'a> {
         let (opened, ours, device_bytes) =
             config.open(place, &self.caches, origin, clock, &self.registry, names).await?;
         self.log = Some(Arc::clone(&opened));
-        let record = Record::new(place, device_bytes, &self.identity, &name);
-        let (told, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
+        let record = StoreRecord::new(place, device_bytes, &self.identity, &name);
+        let (reported, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
         self.guard.put(place, Store::Log, opened.clone(), overwrites);
-        self.freshness.log = Some(told);
+        self.freshness.log = Some(reported);
         self.held_marks.push(marks);
         self.entries.extend(ours);
         self.background.spawn(base::background::named("log-requests", opened.run_requests()));

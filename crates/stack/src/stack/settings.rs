@@ -17,7 +17,7 @@ use crate::log_place::DestageConfig;
 use crate::open_store::OpenStore;
 use crate::registry::Store;
 use crate::remote::connections;
-use crate::settings::table::{Changes, Part};
+use crate::settings::setting::{Changes, Part};
 use crate::settings::{Settings, find};
 use crate::status::Answer;
 

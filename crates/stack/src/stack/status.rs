@@ -14,7 +14,7 @@ use crate::registry::{Entry, Store};
 use crate::remotes::Session;
 use crate::status::attachment::{AttachmentStatus, Detaching};
 use crate::status::fronts::FrontsStatus;
-use crate::status::stores::Freshness;
+use crate::status::stores::FreshnessStatus;
 use crate::watch::{self, Observation};
 
 impl Stack {
@@ -123,8 +123,8 @@ impl Stack {
     /// What others wrote and was written over, as a setting says that may be left from another time.
     fn overwriting(&self) -> impl Iterator<Item = String> {
         let stores = [(Store::Cache, &self.freshness.cache), (Store::Log, &self.freshness.log)];
-        stores.into_iter().filter_map(|(store, told)| {
-            let bytes = told.as_ref()?.overwritten_bytes?;
+        stores.into_iter().filter_map(|(store, reported)| {
+            let bytes = reported.as_ref()?.overwritten_bytes?;
             Some(format!(
                 "{bytes} bytes of the {} were written over what others had, or may have, written meanwhile, since \
                  \"overwrite-changes\" is on: leave that out at the next attach, unless it is meant again",
@@ -170,8 +170,8 @@ impl Stack {
         }
     }
 
-    fn freshness(&self) -> Freshness {
-        Freshness { difference: self.base.as_ref().map(Base::freshness), ..self.freshness.clone() }
+    fn freshness(&self) -> FreshnessStatus {
+        FreshnessStatus { difference: self.base.as_ref().map(Base::freshness), ..self.freshness.clone() }
     }
 
     fn log_place(&self) -> Option<Place> {

@@ -9,7 +9,7 @@ use super::fronts::FrontsStatus;
 use super::lun_name::LunName;
 use super::members::{MultipathStatus, StripeStatus};
 use super::remote::RemoteStatus;
-use super::stores::{DifferenceStatus, Freshness};
+use super::stores::{DifferenceStatus, FreshnessStatus};
 
 /// The status of an attachment. `C` and `L` are the status of its cache and its write log: complete
 /// in the process, a summary in a reader.
@@ -60,7 +60,7 @@ pub struct AttachmentStatus<C, L> {
     /// The write log.
     pub log: Option<L>,
     /// Whether the content of the stores is still that of the LUN.
-    pub freshness: Freshness,
+    pub freshness: FreshnessStatus,
     /// The settings in effect by their keys.
     pub settings: BTreeMap<String, String>,
 }

@@ -1,13 +1,15 @@
 //! The fronts of an attachment.
 
+use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
-use front::{FuseCounters, NbdCounters};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// The fronts of an attachment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(from = "Received")]
 pub struct FrontsStatus {
     /// The addresses of the fronts, in the form that applications take, separated by spaces.
     pub address: String,
@@ -20,63 +22,11 @@ pub struct FrontsStatus {
     pub counters: FrontCounters,
 }
 
-/// The counters of all fronts of each kind together, under the name of the kind; `None` where there
-/// is no such front.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct FrontCounters {
-    /// NBD servers, and the kernel's NBD disks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub nbd: Option<NbdCounters>,
-    /// FUSE files.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fuse: Option<FuseCounters>,
-    /// iSCSI gateways.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub iscsi: Option<GatewayCounters>,
-}
-
-/// The counters of an iSCSI gateway.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct GatewayCounters {
-    /// Sessions now.
-    pub sessions: u64,
-    /// Connections now.
-    pub connections_open: u64,
-    /// Connections that were served.
-    pub connections_accepted: u64,
-    /// Connections closed at once because there were too many.
-    pub connections_refused: u64,
-    /// Logins refused.
-    pub logins_refused: u64,
-    /// Reads.
-    pub read: TransferCounters,
-    /// Writes.
-    pub write: TransferCounters,
-    /// Commands of other kinds.
-    pub other: CommandCounters,
-    /// Commands that did not end with GOOD.
-    pub failures: u64,
-}
-
-/// Commands that move data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TransferCounters {
-    /// Commands ended.
-    pub requests: u64,
-    /// Bytes of their data.
-    pub bytes: u64,
-}
-
-/// Commands without data that counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct CommandCounters {
-    /// Commands ended.
-    pub requests: u64,
-}
+/// The counters of all fronts of each kind together, under the name of the kind. Each kind knows its
+/// own counters; here they are what is sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct FrontCounters(BTreeMap<String, Value>);
 
 /// One front.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,64 +44,68 @@ pub struct FrontStatus {
     pub clients_outdated: u64,
 }
 
-impl AddAssign for GatewayCounters {
-    fn add_assign(&mut self, other: Self) {
-        let Self {
-            sessions,
-            connections_open,
-            connections_accepted,
-            connections_refused,
-            logins_refused,
-            read,
-            write,
-            other,
-            failures,
-        } = other;
-        self.sessions += sessions;
-        self.connections_open += connections_open;
-        self.connections_accepted += connections_accepted;
-        self.connections_refused += connections_refused;
-        self.logins_refused += logins_refused;
-        self.read += read;
-        self.write += write;
-        self.other += other;
-        self.failures += failures;
+/// The status as it is read: its counters are beside others of the attachment.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Received {
+    address: String,
+    front: Option<String>,
+    fronts: Vec<FrontStatus>,
+    #[serde(flatten)]
+    beside: BTreeMap<String, Value>,
+}
+
+impl From<Received> for FrontsStatus {
+    fn from(received: Received) -> Self {
+        let Received { address, front, fronts, mut beside } = received;
+        beside.retain(|name, _| fronts.iter().any(|front| front.kind == *name));
+        Self { address, front, fronts, counters: FrontCounters(beside) }
     }
 }
 
-impl AddAssign for TransferCounters {
-    fn add_assign(&mut self, other: Self) {
-        let Self { requests, bytes } = other;
-        self.requests += requests;
-        self.bytes += bytes;
+impl FrontCounters {
+    /// The counters of the kind of this name; `None` where there is no such front.
+    pub(crate) fn of<C: DeserializeOwned>(&self, kind: &str) -> Option<C> {
+        C::deserialize(self.0.get(kind)?).ok()
     }
-}
 
-impl AddAssign for CommandCounters {
-    fn add_assign(&mut self, other: Self) {
-        let Self { requests } = other;
-        self.requests += requests;
+    /// Adds those of one front of the kind of this name.
+    pub(crate) fn add<C: AddAssign + Serialize + DeserializeOwned>(&mut self, kind: &str, counters: C) {
+        let mut sum = counters;
+        if let Some(others) = self.of::<C>(kind) {
+            sum += others;
+        }
+        self.0.insert(kind.to_owned(), json!(sum));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
+    /// As a kind may have them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    struct Counted {
+        requests: u64,
+    }
+
+    impl AddAssign for Counted {
+        fn add_assign(&mut self, other: Self) {
+            self.requests += other.requests;
+        }
+    }
+
     #[test]
-    fn what_gateways_counted_is_added_and_reads_as_it_is_written() {
-        let one =
-            GatewayCounters { sessions: 1, read: TransferCounters { requests: 2, bytes: 3 }, ..Default::default() };
-        let mut sum = one;
-        sum += GatewayCounters { other: CommandCounters { requests: 5 }, ..one };
-        let counters = FrontCounters { iscsi: Some(sum), ..Default::default() };
-        let status = json!(FrontsStatus { counters: counters.clone(), ..Default::default() });
-        assert_eq!(status["iscsi"]["sessions"], 2);
-        assert_eq!(status["iscsi"]["read"], json!({ "requests": 4, "bytes": 6 }));
-        assert_eq!(status["iscsi"]["other"], json!({ "requests": 5 }));
-        assert!(status.get("nbd").is_none(), "there is no such front");
-        assert_eq!(serde_json::from_value::<FrontsStatus>(status).unwrap().counters, counters);
+    fn counters_of_one_kind_are_added_and_read_as_they_are_written_without_what_is_beside_them() {
+        let mut counters = FrontCounters::default();
+        counters.add("door", Counted { requests: 2 });
+        counters.add("door", Counted { requests: 3 });
+        let fronts = vec![FrontStatus { kind: "door".to_owned(), ..FrontStatus::default() }];
+        let mut status = json!(FrontsStatus { fronts, counters: counters.clone(), ..FrontsStatus::default() });
+        assert_eq!(status["door"], json!({ "requests": 5 }));
+        assert_eq!(counters.of::<Counted>("window"), None, "there is no such front");
+        status["cache"] = json!({ "requests": 7 });
+        let read = serde_json::from_value::<FrontsStatus>(status).unwrap().counters;
+        assert_eq!((read.of("door"), &read), (Some(Counted { requests: 5 }), &counters));
     }
 }

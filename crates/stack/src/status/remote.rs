@@ -35,7 +35,7 @@ pub struct RemoteStatus {
     /// Bytes received.
     pub bytes_received: u64,
     /// PDUs by size; `None` before the first session.
-    pub pdu_sizes: Option<PduSizes>,
+    pub pdu_sizes: Option<PduSizesStatus>,
     /// TCP segments; `None` where the kernel does not report them.
     pub tcp_segments: Option<Segments>,
     /// SCSI commands issued.
@@ -68,7 +68,7 @@ pub struct RemoteStatus {
 /// PDUs by size on the wire, headers included.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct PduSizes {
+pub struct PduSizesStatus {
     /// Those that were sent.
     pub sent: Sizes,
     /// Those that were received.

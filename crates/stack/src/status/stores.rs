@@ -49,7 +49,7 @@ pub struct DifferenceStatus {
 /// Whether the content of the stores is still that of the LUN; empty without stores.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Freshness {
+pub struct FreshnessStatus {
     /// Of the cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<StoreFreshness>,

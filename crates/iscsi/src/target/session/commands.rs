@@ -166,44 +166,8 @@ impl Commands {
         let id = task.id;
         let length = pdu.header.data_segment_bytes;
         let is_placed = pdu.data.length > 0;
-        match task.data_out.check(&data, length) {
-            Ok(()) => {}
-            Err(DataFault::Unexpected) => {
-                task.failure.get_or_insert(DataFailure::UnexpectedUnsolicitedData);
-                nexus.note_ignored(at, pdu.header.data_segment_bytes);
-                self.advance_task(id, nexus);
-                return Ok(());
-            }
-            Err(DataFault::Repeated | DataFault::Stale) if level > 0 => {
-                nexus.note_ignored(at, pdu.header.data_segment_bytes);
-                return Ok(());
-            }
-            Err(DataFault::Recovering) => {
-                task.data_out.skip(&data);
-                nexus.note_ignored(at, pdu.header.data_segment_bytes);
-                self.advance_task(id, nexus);
-                return Ok(());
-            }
-            Err(DataFault::Protocol(_)) if level > 0 => {
-                // Within a sequence this means that an earlier PDU was lost: the data is requested
-                // again.
-                task.data_out.lose(&data);
-                nexus.reject(at, &pdu.header, RejectReason::ProtocolError, numbers)?;
-                self.advance_task(id, nexus);
-                return Ok(());
-            }
-            Err(DataFault::Repeated) => {
-                nexus.reject(at, &pdu.header, RejectReason::ProtocolError, numbers)?;
-                return Err(CloseReason::Protocol("Data-Out with a wrong buffer offset"));
-            }
-            Err(DataFault::Stale) => {
-                nexus.reject(at, &pdu.header, RejectReason::ProtocolError, numbers)?;
-                return Err(CloseReason::Protocol("Data-Out for an R2T that is not there"));
-            }
-            Err(DataFault::Protocol(what)) => {
-                nexus.reject(at, &pdu.header, RejectReason::ProtocolError, numbers)?;
-                return Err(CloseReason::Protocol(what));
-            }
+        if let Err(fault) = task.data_out.check(&data, length) {
+            return self.handle_data_fault(at, fault, &data, &pdu.header, nexus);
         }
         if length > 0 {
             task.data_moved = nexus.now;
@@ -237,6 +201,59 @@ impl Commands {
         }
         self.advance_task(id, nexus);
         Ok(())
+    }
+
+    /// Handles a Data-Out that does not fit its task now.
+    fn handle_data_fault(
+        &mut self,
+        at: LinkId,
+        fault: DataFault,
+        data: &DataOut,
+        header: &ReceivedHeader,
+        nexus: &mut Nexus,
+    ) -> Result<(), CloseReason> {
+        let numbers = self.set.command_numbers();
+        let level = nexus.full.negotiated.error_recovery_level;
+        let Some(task) = self.set.tasks.get_mut(&data.initiator_task_tag) else { return Ok(()) };
+        let id = task.id;
+        match fault {
+            DataFault::Unexpected => {
+                task.failure.get_or_insert(DataFailure::UnexpectedUnsolicitedData);
+                nexus.note_ignored(at, header.data_segment_bytes);
+                self.advance_task(id, nexus);
+                Ok(())
+            }
+            DataFault::Repeated | DataFault::Stale if level > 0 => {
+                nexus.note_ignored(at, header.data_segment_bytes);
+                Ok(())
+            }
+            DataFault::Recovering => {
+                task.data_out.skip(data);
+                nexus.note_ignored(at, header.data_segment_bytes);
+                self.advance_task(id, nexus);
+                Ok(())
+            }
+            DataFault::Protocol(_) if level > 0 => {
+                // Within a sequence this means that an earlier PDU was lost: the data is requested
+                // again.
+                task.data_out.lose(data);
+                nexus.reject(at, header, RejectReason::ProtocolError, numbers)?;
+                self.advance_task(id, nexus);
+                Ok(())
+            }
+            DataFault::Repeated => {
+                nexus.reject(at, header, RejectReason::ProtocolError, numbers)?;
+                Err(CloseReason::Protocol("Data-Out with a wrong buffer offset"))
+            }
+            DataFault::Stale => {
+                nexus.reject(at, header, RejectReason::ProtocolError, numbers)?;
+                Err(CloseReason::Protocol("Data-Out for an R2T that is not there"))
+            }
+            DataFault::Protocol(what) => {
+                nexus.reject(at, header, RejectReason::ProtocolError, numbers)?;
+                Err(CloseReason::Protocol(what))
+            }
+        }
     }
 
     /// Takes the next step of a task: requests more data, starts, or fails.

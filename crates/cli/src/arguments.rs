@@ -188,7 +188,7 @@ pub struct Attach {
 
 #[derive(Debug, Args)]
 pub struct Detach {
-    /// The attachment or target
+    /// The attachment, mount or target
     pub name: String,
     /// Stop at once and leave dirty data, durably, in the cache; not of a target
     #[arg(long)]

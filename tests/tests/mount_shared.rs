@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
 use tests::{IQN, Process, Target, World, tool};
 
 /// A LUN in a file that hosts may share, with an empty ext2.
@@ -72,6 +73,22 @@ impl Host {
         self.process.take().expect("it runs").terminate().success();
     }
 
+    /// How often it asked for the lock, and how often it was called back.
+    fn traffic(&self) -> (u64, u64) {
+        let sharing = &self.world.status("files")["remote"]["sharing"];
+        (sharing["asks"].as_u64().unwrap(), sharing["callbacks"].as_u64().unwrap())
+    }
+
+    /// Requests of the kernel so far.
+    fn requests(&self) -> u64 {
+        self.world.status("files")["mount"]["requests"].as_u64().unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.process.as_ref().expect("it runs").id();
+        rustix::process::kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
+    }
+
     fn troubles(&self) -> String {
         self.world.status("files")["troubles"].to_string()
     }
@@ -125,6 +142,109 @@ fn what_one_host_did_the_other_sees_at_once() {
     one.end();
     two.end();
     lun.check();
+}
+
+/// However long they read, nobody asks for the lock and nobody is called back.
+#[test]
+fn hosts_that_only_read_do_not_take_turns() {
+    let lun = Lun::new("64MiB");
+    let hosts: [Host; 4] = lun.hosts();
+    (0..20).for_each(|number: u8| fs::write(hosts[0].path(&number.to_string()), [number; 9000]).unwrap());
+    let found = hosts.each_ref().map(|host| contents(&host.directory));
+    let before = hosts.each_ref().map(Host::traffic);
+    let first = &found[0];
+    std::thread::scope(|scope| {
+        for directory in hosts.each_ref().map(|host| &host.directory) {
+            scope.spawn(move || (0..20).for_each(|_| assert!(contents(directory) == *first)));
+        }
+    });
+    assert_eq!(hosts.each_ref().map(Host::traffic), before);
+    fs::write(hosts[2].path("more"), "more").unwrap();
+    for host in &hosts {
+        assert_eq!(fs::read_to_string(host.path("more")).unwrap(), "more");
+        assert_eq!(contents(&host.directory).len(), 21);
+    }
+    // Who changed it reads on by what it has.
+    assert_eq!(hosts[2].traffic(), (before[2].0 + 1, before[2].1 + 1));
+    hosts.into_iter().for_each(Host::end);
+    lun.check();
+}
+
+/// As long as the host has the lock, and no longer.
+#[test]
+fn the_kernel_keeps_attributes_until_another_host_changes_them() {
+    let lun = Lun::new("64MiB");
+    let [one, two] = lun.hosts();
+    fs::write(one.path("name"), "").unwrap();
+    let open = File::open(one.path("name")).unwrap();
+    for round in 1..20 {
+        assert_eq!(open.metadata().unwrap().len(), round - 1);
+        let requests = one.requests();
+        (0..200).for_each(|_| assert_eq!(open.metadata().unwrap().len(), round - 1));
+        assert!(one.requests() < requests + 100, "the kernel has them");
+        fs::write(two.path("name"), vec![0; round as usize]).unwrap();
+        assert_eq!(open.metadata().unwrap().len(), round);
+        assert_eq!(one.path("name").metadata().unwrap().len(), round);
+    }
+    one.end();
+    two.end();
+    lun.check();
+}
+
+/// Neither its kernel nor it says what was there before.
+#[test]
+fn a_frozen_host_shows_nothing_old_when_its_lease_is_over() {
+    let lun = Lun::new("64MiB");
+    let [one, two] = lun.hosts();
+    fs::write(one.path("name"), "old").unwrap();
+    let open = File::open(one.path("name")).unwrap();
+    open.sync_all().unwrap();
+    assert_eq!(open.metadata().unwrap().len(), 3);
+    one.signal(Signal::STOP);
+    fs::write(two.path("name"), "a new content").unwrap();
+    let look = std::thread::spawn(move || open.metadata().map(|found| found.len()));
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!look.is_finished(), "the kernel asks");
+    one.signal(Signal::CONT);
+    assert!(!matches!(look.join().unwrap(), Ok(3)));
+    assert_eq!(fs::read_to_string(two.path("name")).unwrap(), "a new content");
+    drop(one);
+    two.end();
+    lun.check();
+}
+
+/// Both hosts had the lock, or one of them: what they have in memory is of another file system, and is not written.
+#[test]
+fn an_image_that_is_restored_while_its_target_is_away_is_noticed_by_the_hosts_that_had_the_lock() {
+    let world = World::new();
+    let image = world.path("lun.img");
+    let portal = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let lun = format!("0=file:{},size=64MiB,shared", image.display());
+    let serve = || world.start(["target", "serve", "--portal", &portal, "--iqn", IQN, "--lun", &lun]);
+    let mut target = serve();
+    let url = format!("iscsi://{portal}/{IQN}/0");
+    world.run(["mkfs", &url, "--block-size", "4KiB"]).success();
+    let hosts = [Host::mount(&url), Host::mount(&url)];
+    fs::write(hosts[0].path("first"), "first").unwrap();
+    File::open(hosts[0].path("first")).unwrap().sync_all().unwrap();
+    assert_eq!(fs::read_to_string(hosts[1].path("first")).unwrap(), "first");
+    let copy = fs::read(&image).unwrap();
+    fs::write(hosts[0].path("second"), "second").unwrap();
+    File::open(hosts[0].path("second")).unwrap().sync_all().unwrap();
+    assert_eq!(fs::read_to_string(hosts[1].path("second")).unwrap(), "second");
+    assert_eq!(fs::read_to_string(hosts[0].path("second")).unwrap(), "second");
+    target.kill();
+    fs::write(&image, &copy).unwrap();
+    let target = serve();
+    for host in &hosts {
+        // What only reads goes on by what is in memory until the target is there again.
+        assert_eq!(errno(fs::write(host.path("third"), "third")), Some(Errno::IO.raw_os_error()));
+        assert_eq!(errno(fs::read_to_string(host.path("second"))), Some(Errno::IO.raw_os_error()));
+        assert!(host.troubles().contains("restored or replaced"), "{}", host.troubles());
+    }
+    drop(hosts);
+    target.terminate().success();
+    assert!(fs::read(&image).unwrap() == copy, "nothing was written there");
 }
 
 #[test]

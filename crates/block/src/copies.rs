@@ -21,6 +21,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use base::clock::{Clock, Instant};
 use base::range::ByteRange;
@@ -90,6 +91,12 @@ impl Copies {
         self.0.clock.now().as_nanoseconds() < self.0.until.load(Ordering::Acquire)
     }
 
+    /// How long copies may be used from now on, unless the device extends it.
+    pub fn time_left(&self) -> Duration {
+        let until = self.0.until.load(Ordering::Acquire);
+        Duration::from_nanos(until.saturating_sub(self.0.clock.now().as_nanoseconds()))
+    }
+
     /// Allows the use of copies until then, unless the device extends it; `None` forbids it. Called
     /// by the device.
     pub fn allow_until(&self, until: Option<Instant>) {
@@ -116,10 +123,9 @@ impl Copies {
         })
     }
 
-    /// Lets all keepers clean and drop these bytes, which no request uses any more. For a range
-    /// held alone that was called back, and has the standing
-    /// [`Leaving`](crate::grants::Standing::Leaving).
-    pub fn release(&self, range: ByteRange) -> Dropped {
+    /// Lets all keepers clean these bytes, which no request uses any more. For a range held alone
+    /// that was called back, and has the standing [`Leaving`](crate::grants::Standing::Leaving).
+    pub fn clean(&self, range: ByteRange) -> Dropped {
         let copies = self.clone();
         Box::pin(async move {
             if let Some(grants) = copies.grants() {
@@ -127,6 +133,14 @@ impl Copies {
             }
             let cleaned: Vec<Dropped> = copies.keepers().iter().map(|keeper| keeper.clean(range)).collect();
             join_all(cleaned).await;
+        })
+    }
+
+    /// Does that, and has them drop these bytes.
+    pub fn release(&self, range: ByteRange) -> Dropped {
+        let copies = self.clone();
+        Box::pin(async move {
+            copies.clean(range).await;
             copies.revoke(range).await;
         })
     }
@@ -139,8 +153,6 @@ impl Copies {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use base::clock::VirtualClock;
     use futures_util::FutureExt as _;
 
@@ -164,8 +176,11 @@ mod tests {
         copies.allow_until(Some(clock.now() + Duration::from_secs(1)));
         clock.advance(Duration::from_millis(999));
         assert!(copies.may_use());
+        assert_eq!(copies.time_left(), Duration::from_millis(1));
         clock.advance(Duration::from_millis(1));
         assert!(!copies.may_use());
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(copies.time_left(), Duration::ZERO);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Grants: ranges of a shared device that this host holds alone, and in which it may delay its
-//! writes.
+//! writes; or that it holds together with other hosts that only read.
 //!
 //! ```text
 //!  nothing ──want──► Asked ──granted──► Held ──called back──► Leaving: unused, clean, forgotten ──► nothing for now
@@ -14,13 +14,21 @@
 //! - writes through where it has no use. It never waits for one: [`Grants::want`] only asks.
 //!
 //! A device may also have one part only, the whole of it ([`WHOLE_DEVICE`]): a file system that several
-//! hosts mount is changed by whoever holds that.
+//! hosts mount is changed by whoever holds that, and read by all who hold it to read.
+//!
+//! | held | another host wants to read | to change | this host wants to change |
+//! |---|---|---|---|
+//! | to read | nothing happens | it is given up | the device is asked for that as well, and reading goes on |
+//! | to change | it is cleaned, and is held to read | it is cleaned and given up | nothing happens |
+//!
+//! Of two hosts that read and both want to change, one is called back: what it has read is dropped,
+//! and it asks anew. None of them waits with a use, so they never wait for each other.
 //!
 //! The device decides what is held. It gives a range up only after all uses of it have ended and
 //! the layer that delays writes has cleaned it ([`Copies::release`](crate::Copies::release)). If a
 //! held range is lost, its dirty data conflicts with what other hosts may have written since.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,9 +59,22 @@ pub enum Standing {
     Lost,
 }
 
+/// What a range is held for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Right {
+    /// To read it: other hosts may hold it likewise.
+    Read,
+    /// To change it: no other host holds it.
+    Change,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Part {
     standing: Standing,
+    /// What it is held for, or asked for.
+    right: Right,
+    /// It is held to read, and asked for to change as well.
+    is_raised: bool,
     uses: u32,
     /// The number of the request by which it is held.
     tenure: u64,
@@ -63,12 +84,34 @@ struct Part {
 struct State {
     parts: BTreeMap<u64, Part>,
     /// Parts that are wanted and not requested yet.
-    wanted: BTreeSet<u64>,
+    wanted: BTreeMap<u64, Right>,
     /// Parts that were called back, and the time before which they are not requested again.
     resting: BTreeMap<u64, Instant>,
-    /// Count of requests.
+    /// Count of requests: the next tenure.
     requested: u64,
+    /// Count of parts that were claimed back and are held again.
+    reclaimed: u64,
     device: Option<Waker>,
+}
+
+impl State {
+    /// A part that is requested now.
+    fn request(&mut self, part: u64, right: Right) {
+        self.requested += 1;
+        let tenure = self.requested;
+        self.parts.insert(part, Part { standing: Standing::Asked, right, is_raised: false, uses: 0, tenure });
+    }
+}
+
+impl Part {
+    /// Whether asking for this right may bring more than is held.
+    fn lacks(&self, right: Right) -> bool {
+        self.standing == Standing::Held && self.right < right && !self.is_raised
+    }
+
+    fn may_go_on(&self, right: Right) -> bool {
+        self.right >= right && matches!(self.standing, Standing::Held | Standing::Leaving)
+    }
 }
 
 /// The ranges of one device, in parts of one size.
@@ -124,10 +167,10 @@ impl Grants {
         ByteRange { offset: part.saturating_mul(self.0.part_bytes), length: self.0.part_bytes }
     }
 
-    fn use_where(&self, range: ByteRange, may: impl Fn(Standing) -> bool) -> Option<Use> {
+    fn use_where(&self, range: ByteRange, may: impl Fn(&Part) -> bool) -> Option<Use> {
         let parts = self.parts_of(range);
         let state = &mut *self.state();
-        let are_held = parts.clone().all(|part| state.parts.get(&part).is_some_and(|held| may(held.standing)));
+        let are_held = parts.clone().all(|part| state.parts.get(&part).is_some_and(&may));
         if !are_held {
             return None;
         }
@@ -139,27 +182,48 @@ impl Grants {
         Some(Use { grants: self.clone(), parts, tenure })
     }
 
-    /// The right to make data in `range` dirty; `None` unless all of it is held and not called
+    /// The right to begin something in `range`; `None` unless all of it is held for that and not
+    /// called back.
+    pub fn begin_use(&self, range: ByteRange, right: Right) -> Option<Use> {
+        self.use_where(range, |held| held.standing == Standing::Held && held.right >= right)
+    }
+
+    /// The right to go on with something that has begun.
+    pub fn go_on(&self, range: ByteRange, right: Right) -> Option<Use> {
+        self.use_where(range, |held| held.may_go_on(right))
+    }
+
+    /// The right to make data in `range` dirty; `None` unless all of it is held alone and not called
     /// back.
     pub fn use_to_write(&self, range: ByteRange) -> Option<Use> {
-        self.use_where(range, |standing| standing == Standing::Held)
+        self.begin_use(range, Right::Change)
     }
 
     /// The right to send dirty data of `range` to the device.
     pub fn use_to_clean(&self, range: ByteRange) -> Option<Use> {
-        self.use_where(range, |standing| matches!(standing, Standing::Held | Standing::Leaving))
+        self.go_on(range, Right::Change)
     }
 
-    /// Asks for the parts of `range` that are not held. Parts that were called back a moment ago
-    /// are left to other hosts for a while.
+    /// Asks for the parts of `range` that are not held alone. Parts that were called back a moment
+    /// ago are left to other hosts for a while.
     pub fn want(&self, range: ByteRange) {
+        self.want_for(range, Right::Change);
+    }
+
+    /// Likewise for those that are not held for this.
+    pub fn want_for(&self, range: ByteRange, right: Right) {
         let now = self.0.clock.now();
         let state = &mut *self.state();
         for part in self.parts_of(range) {
             let is_resting = state.resting.get(&part).is_some_and(|until| now < *until);
-            if !is_resting && state.parts.len() + state.wanted.len() < GRANTS_MAX && !state.parts.contains_key(&part) {
+            let is_lacking = match state.parts.get(&part) {
+                Some(held) => !is_resting && held.lacks(right),
+                None => !is_resting && state.parts.len() + state.wanted.len() < GRANTS_MAX,
+            };
+            if is_lacking {
                 state.resting.remove(&part);
-                state.wanted.insert(part);
+                let wanted = state.wanted.entry(part).or_insert(right);
+                *wanted = right.max(*wanted);
             }
         }
         if !state.wanted.is_empty()
@@ -169,14 +233,15 @@ impl Grants {
         }
     }
 
-    /// Returns when all of `range` is held; asks for it until then. The caller bounds the time.
-    pub async fn acquire(&self, range: ByteRange) {
+    /// Returns when all of `range` is held for this; asks for it until then. The caller bounds the
+    /// time.
+    pub async fn acquire(&self, range: ByteRange, right: Right) {
         loop {
             let count = self.0.changed.count();
-            if self.use_to_write(range).is_some() {
+            if self.begin_use(range, right).is_some() {
                 return;
             }
-            self.want(range);
+            self.want_for(range, right);
             // Parts that rest now are asked for after that time.
             select(self.0.changed.changed_since(count), self.0.clock.sleep(GRANT_REST_TIME)).await;
         }
@@ -221,14 +286,62 @@ impl Grants {
         let state = &mut *self.state();
         let mut taken = Vec::new();
         while taken.len() < count_max
-            && let Some(part) = state.wanted.pop_first()
+            && let Some((part, right)) = state.wanted.pop_first()
         {
-            state.requested += 1;
-            state.parts.insert(part, Part { standing: Standing::Asked, uses: 0, tenure: state.requested });
+            match state.parts.get_mut(&part) {
+                Some(held) if held.lacks(right) => held.is_raised = true,
+                // It has changed since it was wanted: whoever still wants it does so again.
+                Some(_) => continue,
+                None => state.request(part, right),
+            }
             taken.push(part);
         }
         state.device = Some(waker.clone());
         taken
+    }
+
+    /// For the device: what a part is held for.
+    pub fn right(&self, part: u64) -> Option<Right> {
+        self.state().parts.get(&part).map(|held| held.right)
+    }
+
+    /// For the device: what a part that was taken as wanted is asked for.
+    pub fn asked_right(&self, part: u64) -> Right {
+        let is_to_read = |held: &Part| held.right == Right::Read && !held.is_raised;
+        match self.state().parts.get(&part).is_some_and(is_to_read) {
+            true => Right::Read,
+            false => Right::Change,
+        }
+    }
+
+    /// For the device: a part that is held to read is held alone now.
+    pub fn raise(&self, part: u64) {
+        self.change_part(part, |held| (held.right, held.is_raised) = (Right::Change, false));
+    }
+
+    /// For the device: a part is not asked for any more; it is held as before, or not at all. One that
+    /// `rests` is not requested again at once.
+    pub fn refuse(&self, part: u64, rests: bool) {
+        if self.standing(part) == Some(Standing::Asked) {
+            return self.remove(part, rests);
+        }
+        if rests {
+            let until = self.0.clock.now() + GRANT_REST_TIME;
+            self.state().resting.insert(part, until);
+        }
+        self.change_part(part, |held| held.is_raised = false);
+    }
+
+    /// For the device: a part that was called back, and is clean, is still held to read.
+    pub fn lower(&self, part: u64) {
+        self.change_part(part, |held| (held.standing, held.right) = (Standing::Held, Right::Read));
+    }
+
+    fn change_part(&self, part: u64, change: impl FnOnce(&mut Part)) {
+        if let Some(held) = self.state().parts.get_mut(&part) {
+            change(held);
+        }
+        self.0.changed.notify();
     }
 
     /// For the device: the state of a part.
@@ -238,32 +351,42 @@ impl Grants {
 
     /// For the device: changes the state of a part; a part without one stays without.
     pub fn set(&self, part: u64, standing: Standing) {
-        if let Some(held) = self.state().parts.get_mut(&part) {
+        let state = &mut *self.state();
+        if let Some(held) = state.parts.get_mut(&part) {
+            state.reclaimed += u64::from((held.standing, standing) == (Standing::Claimed, Standing::Held));
             held.standing = standing;
         }
         self.0.changed.notify();
     }
 
+    /// Count of parts that were claimed back from the device's other end, which began anew, and are
+    /// held again. No other host had them between, but what is there may be something else.
+    pub fn reclaimed(&self) -> u64 {
+        self.state().reclaimed
+    }
+
     /// For the device: changes the state of all parts in one of the states `from` to `to`; `None`
-    /// removes them.
+    /// removes them. What is held to read is not asked for to change any more.
     pub fn turn(&self, from: &[Standing], to: Option<Standing>) {
         let state = &mut *self.state();
         match to {
             Some(to) => {
                 let held = state.parts.values_mut().filter(|held| from.contains(&held.standing));
-                held.for_each(|held| held.standing = to);
+                held.for_each(|held| (held.standing, held.is_raised) = (to, false));
             }
             None => state.parts.retain(|_, held| !from.contains(&held.standing)),
         }
         self.0.changed.notify();
     }
 
-    /// For the device: removes the state of a part. One that `rests` is not requested again at
-    /// once.
+    /// For the device: removes the state of a part; one that is also asked for to change is still
+    /// asked for. One that `rests` is not requested again at once.
     pub fn remove(&self, part: u64, rests: bool) {
         let now = self.0.clock.now();
         let state = &mut *self.state();
-        state.parts.remove(&part);
+        if state.parts.remove(&part).is_some_and(|held| held.is_raised) {
+            state.request(part, Right::Change);
+        }
         state.resting.retain(|_, until| now < *until);
         if rests {
             state.resting.insert(part, now + GRANT_REST_TIME);
@@ -302,7 +425,7 @@ impl Use {
         let state = self.grants.state();
         self.parts.clone().all(|part| {
             let held = state.parts.get(&part).filter(|held| held.tenure <= self.tenure);
-            held.is_some_and(|held| matches!(held.standing, Standing::Held | Standing::Leaving))
+            held.is_some_and(|held| held.may_go_on(Right::Read))
         })
     }
 
@@ -405,8 +528,74 @@ mod tests {
         taken(&grants);
         grants.set(0, Standing::Claimed);
         assert!(grants.claimed(range(0, 512)).now_or_never().is_none());
+        assert_eq!(grants.reclaimed(), 0);
         grants.set(0, Standing::Held);
         assert!(grants.claimed(range(0, 512)).now_or_never().is_some());
+        assert_eq!(grants.reclaimed(), 1);
+        grants.set(0, Standing::Leaving);
+        assert_eq!(grants.reclaimed(), 1);
+    }
+
+    #[test]
+    fn what_is_held_to_read_is_read_while_it_is_asked_for_to_change() {
+        let grants = Grants::new(Arc::new(VirtualClock::new()), WHOLE_DEVICE);
+        let all = range(0, 1);
+        grants.want_for(all, Right::Read);
+        assert_eq!((taken(&grants), grants.asked_right(0)), (vec![0], Right::Read));
+        grants.set(0, Standing::Held);
+        let reading = grants.begin_use(all, Right::Read).unwrap();
+        assert!(grants.use_to_write(all).is_none() && grants.use_to_clean(all).is_none());
+        grants.want_for(all, Right::Read);
+        assert_eq!(taken(&grants), [], "it is held");
+        grants.want(all);
+        assert_eq!((taken(&grants), grants.asked_right(0)), (vec![0], Right::Change));
+        grants.want(all);
+        assert_eq!(taken(&grants), [], "it is asked for");
+        assert!(grants.begin_use(all, Right::Read).is_some());
+        grants.raise(0);
+        let used = grants.use_to_write(all).unwrap();
+        assert!(reading.is_good() && used.tenure() == reading.tenure(), "nobody had it between");
+        drop((used, reading));
+        grants.set(0, Standing::Leaving);
+        assert!(grants.begin_use(all, Right::Read).is_none());
+        grants.lower(0);
+        assert!(grants.begin_use(all, Right::Read).is_some() && grants.use_to_write(all).is_none());
+    }
+
+    #[test]
+    fn what_is_called_back_while_it_is_asked_for_to_change_is_another_tenure() {
+        let clock = VirtualClock::new();
+        let grants = Grants::new(Arc::new(clock.clone()), WHOLE_DEVICE);
+        let all = range(0, 1);
+        grants.want_for(all, Right::Read);
+        taken(&grants);
+        grants.set(0, Standing::Held);
+        let before = grants.begin_use(all, Right::Read).unwrap().tenure();
+        grants.want(all);
+        taken(&grants);
+        grants.set(0, Standing::Leaving);
+        grants.remove(0, false);
+        assert_eq!((grants.standing(0), grants.asked_right(0)), (Some(Standing::Asked), Right::Change));
+        grants.set(0, Standing::Held);
+        assert!(grants.use_to_write(all).unwrap().tenure() > before);
+        grants.remove(0, false);
+        assert_eq!(grants.standing(0), None);
+        // One that is refused is held as before.
+        grants.want_for(all, Right::Read);
+        taken(&grants);
+        grants.set(0, Standing::Held);
+        grants.want(all);
+        taken(&grants);
+        grants.refuse(0, false);
+        assert!(grants.begin_use(all, Right::Read).is_some());
+        grants.want(all);
+        assert_eq!(taken(&grants), [0], "it may be asked for again");
+        grants.refuse(0, true);
+        grants.want(all);
+        assert_eq!(taken(&grants), [], "not at once");
+        clock.advance(GRANT_REST_TIME);
+        grants.want(all);
+        assert_eq!(taken(&grants), [0]);
     }
 
     /// Whoever wants more writes through there.

@@ -98,7 +98,7 @@ pub trait Blocks: Send + Sync + 'static {
     /// The operations on these blocks.
     type Operation: Operation;
 
-    /// As long as it lives no other host changes anything.
+    /// As long as it lives no other host changes anything, or even reads, by what it was asked for.
     type Hold: Send + 'static;
 
     /// Bytes of a block, as in the superblock.
@@ -122,9 +122,10 @@ pub trait Blocks: Send + Sync + 'static {
         false
     }
 
-    /// Keeps other hosts from changing anything between the operations of a request. Where several
-    /// hosts share the file system, operations begin only while there is one.
-    fn hold(&self) -> impl Future<Output = Result<Self::Hold, Error>> + Send;
+    /// Keeps other hosts from changing anything between the operations of a request; for one that
+    /// changes something, also from reading. Where several hosts share the file system, operations
+    /// begin only while there is one for them. A request never waits for one while it has another.
+    fn hold(&self, access: Access) -> impl Future<Output = Result<Self::Hold, Error>> + Send;
 
     /// Whether other hosts may have inodes open that have no name.
     fn has_other_hosts(&self) -> impl Future<Output = Result<bool, Error>> + Send {

@@ -125,7 +125,7 @@ impl Blocks for PlainBlocks {
         self.shared.device.geometry().is_read_only
     }
 
-    async fn hold(&self) -> Result<(), Error> {
+    async fn hold(&self, _: Access) -> Result<(), Error> {
         Ok(())
     }
 

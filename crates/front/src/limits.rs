@@ -197,6 +197,17 @@ pub const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the kernel may cache names and attributes of a mount: no other host changes them.
 pub const VOLUME_CACHE_TIME: Duration = Duration::from_secs(3600);
 
+/// By how much the kernel keeps attributes of a shared mount for less than the lease lasts: the kernel counts from when
+/// it has the answer. One that comes later is taken back.
+pub const ATTRIBUTES_LEASE_MARGIN: Duration = Duration::from_secs(1);
+
+/// Inodes of a shared mount of which the kernel keeps attributes. It is told to forget each of them before another host
+/// gets the lock, in some 0.1 s; of others it asks each time.
+pub const ATTRIBUTES_KEPT_MAX: usize = 65_536;
+
+/// After so many of them others have their turn on the runtime.
+pub const ATTRIBUTES_FORGOTTEN_AT_ONCE: usize = 256;
+
 /// Names of a directory that are read at once: more than fit in an answer, so that a long directory
 /// is not read twice.
 pub const DIRECTORY_ENTRIES_MAX: usize = 256;

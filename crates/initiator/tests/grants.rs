@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use base::clock::Clock;
 use block::device::DeviceExt;
+use block::grants::Right;
 use block::memory::MemoryDevice;
 use block::{Buffer, ByteRange, Copies, Device, Dropped, ErrorKind, Grants, Keeper, SharedDevice};
 use initiator::{InitiatorOptions, RemoteLun, State};
@@ -124,8 +125,12 @@ fn grants(lun: &Arc<RemoteLun>) -> Grants {
 }
 
 fn hold(world: &mut World, lun: &Arc<RemoteLun>, range: ByteRange) {
+    hold_for(world, lun, range, Right::Change);
+}
+
+fn hold_for(world: &mut World, lun: &Arc<RemoteLun>, range: ByteRange, right: Right) {
     let grants = grants(lun);
-    world.run(async move { grants.acquire(range).await });
+    world.run(async move { grants.acquire(range, right).await });
 }
 
 fn read(world: &mut World, lun: &Arc<RemoteLun>, offset: u64) -> u8 {
@@ -517,6 +522,81 @@ fn hosts_hold_the_whole_lun_by_turns() {
     }
     let took = world.clock.now().since(before);
     assert!((Duration::from_millis(300)..Duration::from_secs(1)).contains(&took), "{took:?} for 20 turns");
+}
+
+/// Two hosts that read the whole LUN; the tenures of both.
+fn hold_to_read(world: &mut World, luns: [&Arc<RemoteLun>; 2]) -> [u64; 2] {
+    luns.into_iter().for_each(|lun| hold_for(world, lun, LAST, Right::Read));
+    luns.map(|lun| grants(lun).begin_use(LAST, Right::Read).expect("both have it").tenure())
+}
+
+/// Nothing is asked for or called back any more, however long they read.
+#[test]
+fn hosts_that_only_read_hold_the_whole_lun_together() {
+    let mut world = World::new(25);
+    let (_, one, two) = whole_hosts(&mut world);
+    let writing = Delaying::over(&world, &one, Duration::ZERO, 0);
+    hold(&mut world, &one, DIRTY);
+    writing.write(7);
+    let before = grants(&one).use_to_write(DIRTY).unwrap().tenure();
+    hold_to_read(&mut world, [&one, &two]);
+    assert_eq!(read(&mut world, &two, DIRTY.offset), 7, "it was cleaned before another host reads");
+    assert!(!writing.was_dropped.load(Ordering::Relaxed), "and is read on");
+    let uses = [&one, &two].map(|lun| grants(lun).begin_use(LAST, Right::Read).unwrap());
+    let traffic = |lun: &Arc<RemoteLun>| lun.status().sharing.map(|sharing| (sharing.asks, sharing.callbacks));
+    assert_eq!((traffic(&one), traffic(&two)), (Some((1, 1)), Some((1, 0))));
+    world.pass(Duration::from_secs(60));
+    assert_eq!((traffic(&one), traffic(&two)), (Some((1, 1)), Some((1, 0))), "nothing is asked for or called back");
+    assert!(uses.iter().all(block::grants::Use::is_good));
+    assert_eq!(uses[0].tenure(), before, "nobody changed anything between");
+    assert!(grants(&two).use_to_write(LAST).is_none());
+}
+
+/// The one that is called back drops what it has, and asks anew: the lock manager cannot know whether it needs the one
+/// to give up the other.
+#[test]
+fn two_hosts_that_read_the_whole_lun_and_both_want_to_change_it_do_not_wait_for_each_other() {
+    for seed in 26..36 {
+        let mut world = World::new(seed);
+        let (_, one, two) = whole_hosts(&mut world);
+        let keepers = [&one, &two].map(|lun| Delaying::over(&world, lun, Duration::ZERO, 0));
+        for round in 0..5 {
+            let tenures = hold_to_read(&mut world, [&one, &two]);
+            let was_dropped = || keepers.each_ref().map(|keeper| keeper.was_dropped.swap(false, Ordering::Relaxed));
+            was_dropped();
+            let before = world.clock.now();
+            [&one, &two].into_iter().for_each(|lun| grants(lun).want(LAST));
+            hold(&mut world, &two, LAST);
+            let dropped = was_dropped();
+            assert_eq!(
+                dropped.iter().filter(|dropped| **dropped).count(),
+                1 + usize::from(dropped[1]),
+                "{seed} {round}"
+            );
+            let tenure = grants(&two).use_to_write(LAST).unwrap().tenure();
+            assert_eq!(tenure == tenures[1], !dropped[1], "who was first keeps what it has read");
+            hold(&mut world, &one, LAST);
+            assert!(was_dropped()[1] && grants(&one).use_to_write(LAST).unwrap().tenure() > tenures[0]);
+            assert!(world.clock.now().since(before) < Duration::from_secs(1), "nobody waited for a deadline");
+        }
+    }
+}
+
+/// What it has read is still what is there.
+#[test]
+fn the_whole_lun_that_is_held_to_read_is_claimed_back_after_a_start() {
+    let mut world = World::new(36);
+    let (device, one, two) = whole_hosts(&mut world);
+    hold_to_read(&mut world, [&one, &two]);
+    let uses = [&one, &two].map(|lun| grants(lun).begin_use(LAST, Right::Read).unwrap());
+    grants(&one).want(LAST);
+    world.pass(Duration::from_millis(100));
+    start_again(&mut world, device);
+    world.pass(Duration::from_secs(15));
+    assert!(uses.iter().all(block::grants::Use::is_good), "they were held all the time");
+    drop(uses);
+    hold(&mut world, &two, LAST);
+    assert!(grants(&one).begin_use(LAST, Right::Read).is_none());
 }
 
 /// Also for who knows of no locks; and no copies of what was read are called back.

@@ -261,8 +261,8 @@ impl Holder {
         !is_used
     }
 
-    /// The mode that is left when all open callbacks are answered.
-    fn kept(&self, resource: Resource) -> Option<Mode> {
+    /// The mode that is left of a lock when all open callbacks are answered.
+    pub fn kept(&self, resource: Resource) -> Option<Mode> {
         let held = self.held.get(&resource)?;
         match held.callback {
             Some(pending) => pending.to.map(|to| held.mode.meet(to)),

@@ -45,6 +45,16 @@ impl Area {
         Ok(empty.filter(|record| Some(record.sequence) >= last))
     }
 
+    /// Number of the last record, whole or not.
+    pub async fn last_sequence(&self) -> Result<Option<u64>, Error> {
+        let mut last = None;
+        for first in self.halves.iter().filter_map(|half| half.first()) {
+            let head = transfer::read_run(&self.device, self.block_bytes, *first, 1).await?;
+            last = last.max(Record::sequence_of(&head));
+        }
+        Ok(last)
+    }
+
     /// The whole records of both halves, the older one first.
     pub async fn records(&self) -> Result<Vec<Record>, Error> {
         let mut records = Vec::new();

@@ -65,8 +65,8 @@ impl<C: Commit, P: Pins> Blocks for SharedBlocks<C, P> {
         true
     }
 
-    async fn hold(&self) -> Result<Hold, Error> {
-        self.shared.hold().await
+    async fn hold(&self, access: Access) -> Result<Hold, Error> {
+        self.shared.hold(access).await
     }
 
     async fn has_other_hosts(&self) -> Result<bool, Error> {
@@ -81,9 +81,10 @@ impl<C: Commit, P: Pins> Blocks for SharedBlocks<C, P> {
         if access == Access::Change {
             self.shared.make_room().await?;
         }
+        self.shared.compare().await?;
         let held = self.shared.pins.begin(access).await?;
         let used = match self.shared.lock_of_hosts() {
-            Some(lock) => Some(lock.enter().await?),
+            Some(lock) => Some(lock.enter(access).await?),
             None => None,
         };
         Ok(SharedOperation::new(Arc::clone(&self.shared), held, used))

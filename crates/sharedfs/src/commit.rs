@@ -30,6 +30,17 @@ pub trait Commit: Send + Sync + 'static {
     /// Does that, and leaves nothing that another host would have to write to its place.
     fn hand_over(&self) -> impl Future<Output = Result<(), Error>> + Send;
 
+    /// Looks at what other hosts left, and writes nothing. Returns whether all of it is in its place,
+    /// so that it can be read.
+    ///
+    /// # Errors
+    /// `NotClean` when it is not the file system any more that was mounted.
+    fn look_over(&self) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// Whether the last that became durable by what this host knows is the last that is there, and of
+    /// the same mount: else the file system was restored or replaced.
+    fn is_as_left(&self) -> impl Future<Output = Result<bool, Error>> + Send;
+
     /// Begins anew after other hosts may have changed the file system: what the last of them did
     /// not write to its place is written there.
     ///

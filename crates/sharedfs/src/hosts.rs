@@ -1,11 +1,20 @@
 //! The lock by which several hosts share a file system: one for all of it, which a host keeps until
-//! another one wants it.
+//! another one wants it. To read, several hosts have it at the same time.
 //!
 //! ```text
 //!  nothing ──hold──► the device is asked for the lock ──► held ──► memory is renewed ──► requests
-//!     ▲                                                                                     │
-//!     └── memory is dropped ◄── all is in its place, durably ◄── requests end ◄── called back
+//!     ▲                                                    ▲                                │
+//!     │                                                    └── another host only reads ─┐    │
+//!     └── memory is dropped ◄── another host changes ◄── all is in its place, durably ◄┴── called back
 //! ```
+//! A host that has it to read and wants to change something asks for that as well, and goes on
+//! reading meanwhile: what it has in memory stays, unless another one was first. A request says what
+//! it wants before it begins, so no request that has the lock waits for it.
+//!
+//! If the device's other end begins anew and the lock is claimed back, nothing is read or changed
+//! before what is there was compared with what this host left (`Commit::is_as_left`): the device
+//! may have been replaced or restored meanwhile.
+//!
 //! It is the grant of the whole device ([`block::grants`]): whatever anybody else asks of the device
 //! waits until this host has given it up. If this host dies with it, the device's other end gives it
 //! to nobody before no write of this host can land any more; the next holder finds in the redo area
@@ -18,10 +27,10 @@ use std::sync::{Arc, OnceLock};
 
 use base::clock::Clock;
 use block::device::DeviceExt;
-use block::grants::Use;
+use block::grants::{Right, Use};
 use block::range_lock::RangeLock;
 use block::{ByteRange, Copies, Grants, SharedDevice};
-use ext2::{Error, ErrorKind};
+use ext2::{Access, Error, ErrorKind};
 use futures_util::future::{Either, select};
 
 use crate::limits::{HOLD_PROBE_TIME, LEASE_PAUSE};
@@ -48,16 +57,36 @@ pub(crate) struct HostLock {
     grants: Grants,
     /// The tenure under which everything in memory was read; 0 for none.
     renewed: AtomicU64,
+    /// The tenure under which what other hosts left was made whole, so that it may be changed.
+    taken: AtomicU64,
     /// Renewals take turns.
     pub(crate) renewals: RangeLock,
+    /// How often the lock had been claimed back when what is there was looked at last.
+    compared: AtomicU64,
+    /// Comparisons take turns.
+    pub(crate) comparisons: RangeLock,
     holds: AtomicU64,
+    holds_to_change: AtomicU64,
     /// Why nothing is done any more.
     lost: OnceLock<Error>,
 }
 
-/// As long as it lives no other host changes the file system.
+/// As long as it lives no other host changes the file system; if it is held to change, none reads it.
 pub struct Hold {
-    used: Option<(Use, Arc<HostLock>)>,
+    used: Option<Held>,
+}
+
+struct Held {
+    used: Use,
+    lock: Arc<HostLock>,
+    access: Access,
+}
+
+fn right_for(access: Access) -> Right {
+    match access {
+        Access::Read => Right::Read,
+        Access::Change => Right::Change,
+    }
 }
 
 impl HostLock {
@@ -71,8 +100,21 @@ impl HostLock {
             let words = "its target cannot keep other hosts from it while this one changes it";
             return Err(Error::new(ErrorKind::Unsupported, words));
         };
-        let (renewed, holds) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { hosts, copies, grants, renewed, renewals: RangeLock::new(), holds, lost: OnceLock::new() })
+        let [renewed, taken, compared, holds, holds_to_change] = std::array::from_fn(|_| AtomicU64::new(0));
+        let (renewals, comparisons, lost) = (RangeLock::new(), RangeLock::new(), OnceLock::new());
+        Ok(Self {
+            hosts,
+            copies,
+            grants,
+            renewed,
+            taken,
+            renewals,
+            compared,
+            comparisons,
+            holds,
+            holds_to_change,
+            lost,
+        })
     }
 
     pub(crate) fn copies(&self) -> &Copies {
@@ -88,20 +130,21 @@ impl HostLock {
     ///
     /// # Errors
     /// Those of the device, and what [`lose`](Self::lose) has set.
-    pub(crate) async fn hold(self: &Arc<Self>, device: &SharedDevice) -> Result<Hold, Error> {
+    pub(crate) async fn hold(self: &Arc<Self>, device: &SharedDevice, access: Access) -> Result<Hold, Error> {
+        let right = right_for(access);
         loop {
             self.check()?;
-            let used = self.grants.use_to_write(ALL).filter(|_| self.copies.may_use());
+            let used = self.grants.begin_use(ALL, right).filter(|_| self.copies.may_use());
             if let Some(used) = used {
-                self.holds.fetch_add(1, Ordering::AcqRel);
-                return Ok(Hold { used: Some((used, Arc::clone(self))) });
+                self.holds_for(access).fetch_add(1, Ordering::AcqRel);
+                return Ok(Hold { used: Some(Held { used, lock: Arc::clone(self), access }) });
             }
-            if self.grants.use_to_write(ALL).is_some() {
+            if self.grants.begin_use(ALL, right).is_some() {
                 // The lease is in doubt: it is renewed, or the lock is lost.
                 self.pause().await;
                 continue;
             }
-            let acquired = pin!(self.grants.acquire(ALL));
+            let acquired = pin!(self.grants.acquire(ALL, right));
             let is_late = pin!(self.hosts.clock.sleep(HOLD_PROBE_TIME));
             if let Either::Right(_) = select(acquired, is_late).await {
                 // Nobody waits for a device that is away for too long, or after this host was fenced.
@@ -114,6 +157,13 @@ impl HostLock {
         }
     }
 
+    fn holds_for(&self, access: Access) -> &AtomicU64 {
+        match access {
+            Access::Read => &self.holds,
+            Access::Change => &self.holds_to_change,
+        }
+    }
+
     pub(crate) async fn pause(&self) {
         self.hosts.clock.sleep(LEASE_PAUSE).await;
     }
@@ -122,11 +172,13 @@ impl HostLock {
     ///
     /// # Errors
     /// `Device` when the lock was lost meanwhile, or there is no hold.
-    pub(crate) async fn enter(&self) -> Result<Use, Error> {
+    pub(crate) async fn enter(&self, access: Access) -> Result<Use, Error> {
         self.check()?;
         self.grants.claimed(ALL).await;
-        let used = self.grants.use_to_clean(ALL).filter(|used| used.tenure() == self.renewed());
-        used.filter(|_| self.holds.load(Ordering::Acquire) > 0).ok_or_else(lost)
+        let used = self.grants.go_on(ALL, right_for(access)).filter(|used| self.is_ready(used.tenure(), access));
+        let holds = |access| self.holds_for(access).load(Ordering::Acquire);
+        let may = holds(Access::Change) > 0 || access == Access::Read && holds(Access::Read) > 0;
+        used.filter(|_| may).ok_or_else(lost)
     }
 
     /// Checks that nothing was lost since `used` began.
@@ -139,14 +191,19 @@ impl HostLock {
     }
 
     /// Whether what ended with this error is to be done again: it may or may not have been done, and
-    /// as long as this host has the lock nobody else has changed anything since.
-    pub(crate) async fn may_repeat(&self, error: &Error) -> bool {
+    /// as long as this host has the lock by the same tenure nobody else has changed anything since.
+    pub(crate) async fn may_repeat(&self, tenure: u64, error: &Error) -> bool {
         if error.kind() != ErrorKind::Device(block::ErrorKind::OutcomeUnknown) {
             return false;
         }
         self.pause().await;
         self.grants.claimed(ALL).await;
-        self.grants.is_held(ALL)
+        self.grants.go_on(ALL, Right::Read).is_some_and(|used| used.tenure() == tenure)
+    }
+
+    /// Whether this host has the lock to change.
+    pub(crate) fn may_change(&self) -> bool {
+        self.grants.go_on(ALL, Right::Change).is_some()
     }
 
     /// # Errors
@@ -160,6 +217,21 @@ impl HostLock {
         self.lost.get_or_init(|| error).clone()
     }
 
+    /// How often the lock has been claimed back, once it is not being claimed back any more.
+    pub(crate) async fn claims(&self) -> u64 {
+        self.grants.claimed(ALL).await;
+        self.grants.reclaimed()
+    }
+
+    /// Whether what is there was looked at since the lock had been claimed back so often.
+    pub(crate) fn is_compared(&self, claims: u64) -> bool {
+        self.compared.load(Ordering::Acquire) >= claims
+    }
+
+    pub(crate) fn set_compared(&self, claims: u64) {
+        self.compared.fetch_max(claims, Ordering::AcqRel);
+    }
+
     /// The tenure under which everything in memory was read.
     pub(crate) fn renewed(&self) -> u64 {
         self.renewed.load(Ordering::Acquire)
@@ -167,6 +239,28 @@ impl HostLock {
 
     pub(crate) fn set_renewed(&self, tenure: u64) {
         self.renewed.store(tenure, Ordering::Release);
+    }
+
+    /// The tenure under which what other hosts left was made whole.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Acquire)
+    }
+
+    /// Notes that under this tenure everything in memory was read, and may be changed.
+    pub(crate) fn set_taken(&self, tenure: u64) {
+        self.set_renewed(tenure);
+        self.taken.store(tenure, Ordering::Release);
+    }
+
+    /// Notes that everything is in its place. Who changes something again looks first at what is there: a program that
+    /// knows of no locks may have mounted it beside hosts that only read.
+    pub(crate) fn end_taken(&self) {
+        self.taken.store(0, Ordering::Release);
+    }
+
+    /// Whether operations may begin under this tenure.
+    pub(crate) fn is_ready(&self, tenure: u64, access: Access) -> bool {
+        tenure == if access == Access::Read { self.renewed() } else { self.taken() }
     }
 
     /// Notes that something that is called back got on.
@@ -188,14 +282,14 @@ impl Hold {
 
     /// The tenure of the lock; `None` for a host that has the file system for itself.
     pub(crate) fn tenure(&self) -> Option<u64> {
-        self.used.as_ref().map(|(used, _)| used.tenure())
+        self.used.as_ref().map(|held| held.used.tenure())
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if let Some((_, lock)) = &self.used {
-            lock.holds.fetch_sub(1, Ordering::AcqRel);
+        if let Some(held) = &self.used {
+            held.lock.holds_for(held.access).fetch_sub(1, Ordering::AcqRel);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! What a mount does when another host asks for the lock: all of it becomes durable in its place,
-//! and nothing of it stays in memory.
+//! and nothing of it stays in memory, unless the other one only reads.
 
 use std::sync::Arc;
 
@@ -36,10 +36,15 @@ impl<C: Commit, P: Pins> Keeper for Keeping<C, P> {
     fn clean(&self, _: ByteRange) -> Dropped {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
+            let Some(lock) = shared.lock_of_hosts() else { return };
             while shared.bring_out().await.is_err() {
-                let Some(lock) = shared.lock_of_hosts() else { return };
+                // What conflicts with what others may have done is not for this device any more.
+                if lock.check().is_err() {
+                    return;
+                }
                 lock.pause().await;
             }
+            lock.end_taken();
         })
     }
 

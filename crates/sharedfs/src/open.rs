@@ -32,8 +32,8 @@ pub async fn open(
     let lock = hosts.map(|hosts| HostLock::of(&device, hosts)).transpose()?.map(Arc::new);
     let _hold = match &lock {
         Some(lock) => {
-            let hold = lock.hold(&device).await?;
-            lock.set_renewed(hold.tenure().unwrap_or_default());
+            let hold = lock.hold(&device, Access::Change).await?;
+            lock.set_taken(hold.tenure().unwrap_or_default());
             Some(hold)
         }
         None => None,
@@ -55,7 +55,7 @@ pub async fn close(file_system: &Mounted) -> Result<(), Error> {
         blocks.shared.refuse_operations();
         return Ok(());
     }
-    let _hold = blocks.hold().await?;
+    let _hold = blocks.hold(Access::Change).await?;
     let is_all_named = file_system.reclaim_unused().await?;
     let mut last = blocks.begin(Access::Change).await?;
     blocks.shared.refuse_operations();

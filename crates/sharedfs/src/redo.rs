@@ -13,14 +13,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use block::SharedDevice;
 use block::device::DeviceExt;
-use ext2::{Block, BlockNumber, Error, ErrorKind, WallClock, transfer};
+use ext2::{Block, BlockNumber, Error, ErrorKind, WallClock, mount_state, transfer};
 use uuid::Uuid;
 
 use crate::area::Area;
 use crate::author::{Author, Begun};
 use crate::commit::{Changes, Commit};
 use crate::record::Record;
-use crate::replay::take_over;
+use crate::replay::{found, take_over};
 
 /// The commits of one mount: writes redo records, and later the blocks to their places.
 pub struct Redo {
@@ -139,6 +139,24 @@ impl Commit for Redo {
         self.device.flush().await?;
         *self.lock() = State::of(Begun { author, sequence, is_empty: true });
         Ok(())
+    }
+
+    async fn look_over(&self) -> Result<bool, Error> {
+        let Some(Writer { area, uuid, .. }) = &self.writer else { return Ok(true) };
+        let found = found(&self.device, area, *uuid, self.block_bytes).await?;
+        // Nothing is to be handed over by who changes nothing.
+        *self.lock() = State::of(Begun { is_empty: true, ..found.begun });
+        Ok(found.missing.is_empty())
+    }
+
+    async fn is_as_left(&self) -> Result<bool, Error> {
+        let Some(Writer { area, uuid, .. }) = &self.writer else { return Ok(true) };
+        let Begun { author, sequence, .. } = self.lock().begun;
+        let state = mount_state::read(&self.device).await?;
+        let is_of_author = (state.uuid, state.block_bytes, state.stamp) == (*uuid, self.block_bytes, author.stamp);
+        // The one after it may have been under way.
+        let last = area.last_sequence().await?;
+        Ok(is_of_author && (last == Some(sequence) || last == Some(sequence + 1)))
     }
 
     async fn take_over(&self) -> Result<(), Error> {

@@ -51,19 +51,20 @@ pub(crate) async fn begin_mount(
     Ok(Begun { author, sequence, is_empty: true })
 }
 
-/// Goes on with a file system that other hosts may have changed since this host had it: what the
-/// last of them committed is written to its place, and one that was marked as clean is marked as in
-/// use. `area`, `uuid` and `block_bytes` are what this host mounted: they never change.
+/// What other hosts left.
+pub(crate) struct Found {
+    state: MountState,
+    pub(crate) begun: Begun,
+    /// Blocks that may not be in their places.
+    pub(crate) missing: Changes,
+}
+
+/// Looks at a file system that other hosts may have changed since this host had it. `area`, `uuid`
+/// and `block_bytes` are what this host mounted: they never change.
 ///
 /// # Errors
 /// `NotClean` when it is another file system, or a program mounted it that shares with nobody.
-pub(crate) async fn take_over(
-    device: &SharedDevice,
-    area: &Area,
-    uuid: Uuid,
-    block_bytes: usize,
-    now: Timestamp,
-) -> Result<Begun, Error> {
+pub(crate) async fn found(device: &SharedDevice, area: &Area, uuid: Uuid, block_bytes: usize) -> Result<Found, Error> {
     let state = mount_state::read(device).await?;
     if (state.uuid, state.block_bytes) != (uuid, block_bytes) {
         return Err(Error::new(ErrorKind::NotClean, "it is not the file system any more that was mounted"));
@@ -71,15 +72,30 @@ pub(crate) async fn take_over(
     let author = Author { uuid, stamp: state.stamp };
     let is_of_this = |record: &Record| (record.uuid, record.stamp) == (uuid, state.stamp);
     let empty = area.last_if_empty().await?.filter(is_of_this);
-    let begun = match empty {
-        Some(last) => Begun { author, sequence: last.sequence, is_empty: true },
-        None => {
-            let records = area.records().await?;
-            let sequence = records.last().map_or(0, |record| record.sequence);
-            bring_to_place(device, block_bytes, missing(&state, records)?).await?;
-            Begun { author, sequence, is_empty: false }
-        }
-    };
+    if let Some(last) = empty {
+        let begun = Begun { author, sequence: last.sequence, is_empty: true };
+        return Ok(Found { state, begun, missing: Changes::new() });
+    }
+    let records = area.records().await?;
+    let begun = Begun { author, sequence: records.last().map_or(0, |record| record.sequence), is_empty: false };
+    let missing = missing(&state, records)?;
+    Ok(Found { state, begun, missing })
+}
+
+/// Goes on with it: what the last of them committed is written to its place, and one that was marked
+/// as clean is marked as in use.
+///
+/// # Errors
+/// As [`found`].
+pub(crate) async fn take_over(
+    device: &SharedDevice,
+    area: &Area,
+    uuid: Uuid,
+    block_bytes: usize,
+    now: Timestamp,
+) -> Result<Begun, Error> {
+    let Found { state, begun, missing } = found(device, area, uuid, block_bytes).await?;
+    bring_to_place(device, block_bytes, missing).await?;
     match state.is_clean {
         true => begin_mount(device, area, &state, begun.sequence + 1, now).await,
         false => Ok(begun),

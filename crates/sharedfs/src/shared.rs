@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use block::range_lock::RangeLock;
 use block::{ByteRange, SharedDevice};
-use ext2::{Block, BlockNumber, Error, ErrorKind, InodeNumber, transfer};
+use ext2::{Access, Block, BlockNumber, Error, ErrorKind, InodeNumber, mount_state, transfer};
 
 use crate::cache::Cache;
 use crate::commit::{Changes, Commit};
@@ -119,34 +119,102 @@ impl<C: Commit, P: Pins> Shared<C, P> {
         self.hosts.as_ref()
     }
 
-    /// Keeps other hosts from changing anything. What is in memory is what they left.
-    pub(crate) async fn hold(&self) -> Result<Hold, Error> {
+    /// Keeps other hosts from changing anything, or also from reading. What is in memory is what they
+    /// left.
+    pub(crate) async fn hold(&self, access: Access) -> Result<Hold, Error> {
         let Some(lock) = &self.hosts else { return Ok(Hold::of_single_host()) };
-        let hold = lock.hold(&self.device).await?;
-        if let Some(tenure) = hold.tenure().filter(|tenure| *tenure != lock.renewed()) {
-            self.renew(lock, tenure).await?;
+        let hold = lock.hold(&self.device, access).await?;
+        if self.renew(lock, &hold, access).await? {
+            self.compare().await?;
+            return Ok(hold);
         }
+        // A host died with the lock: whoever comes next has to write what is not in its place.
+        drop(hold);
+        let hold = lock.hold(&self.device, Access::Change).await?;
+        self.renew(lock, &hold, Access::Change).await?;
+        self.compare().await?;
         Ok(hold)
     }
 
-    /// Begins anew under a lock that other hosts may have had meanwhile.
-    async fn renew(&self, lock: &HostLock, tenure: u64) -> Result<(), Error> {
-        let _turn = lock.renewals.exclusive(WHOLE).await;
-        if lock.renewed() == tenure {
+    /// Goes on only if what is there is what this host left: the device's other end may have begun
+    /// anew, with something else.
+    ///
+    /// # Errors
+    /// `Device`, for good, where it is something else.
+    pub(crate) async fn compare(&self) -> Result<(), Error> {
+        let Some(lock) = &self.hosts else { return Ok(()) };
+        lock.check()?;
+        if lock.is_compared(lock.claims().await) {
             return Ok(());
         }
-        if self.has_uncommitted() {
-            // The last lock was lost between the end of an operation and its commit.
-            let words = "what was done here when this host lost its lock conflicts with what others may have done";
+        let _turn = lock.comparisons.exclusive(WHOLE).await;
+        let claims = lock.claims().await;
+        if lock.is_compared(claims) {
+            return Ok(());
+        }
+        let is_as_left = match self.commit.is_as_left().await {
+            Err(error) if !matches!(error.kind(), ErrorKind::Device(_)) => false,
+            found => found?,
+        };
+        if !is_as_left {
+            let words = "the logical unit was restored or replaced while its target was away: nothing is read or \
+                         written there any more; detach it on every host, and mount it again";
             return Err(lock.lose(Error::new(ErrorKind::Device(block::ErrorKind::Gone), words)));
         }
-        self.forget_clean(ByteRange { offset: 0, length: u64::MAX });
-        self.repeated(|| self.commit.take_over()).await.map_err(|error| match error.kind() {
+        lock.set_compared(claims);
+        Ok(())
+    }
+
+    /// Begins anew under a lock that other hosts may have had meanwhile. Returns `false` when the lock
+    /// is held to read, and something is to be written first.
+    async fn renew(&self, lock: &HostLock, hold: &Hold, access: Access) -> Result<bool, Error> {
+        let Some(tenure) = hold.tenure().filter(|tenure| !lock.is_ready(*tenure, access)) else { return Ok(true) };
+        let _turn = lock.renewals.exclusive(WHOLE).await;
+        if lock.is_ready(tenure, access) {
+            return Ok(true);
+        }
+        let claims = lock.claims().await;
+        let is_other_tenure = lock.renewed() != tenure;
+        if is_other_tenure {
+            if self.has_uncommitted() {
+                // The last lock was lost between the end of an operation and its commit.
+                let words = "what was done here when this host lost its lock conflicts with what others may have done";
+                return Err(lock.lose(Error::new(ErrorKind::Device(block::ErrorKind::Gone), words)));
+            }
+            self.forget_clean(ByteRange { offset: 0, length: u64::MAX });
+        }
+        let lose = |error: Error| match error.kind() {
             ErrorKind::NotClean => lock.lose(error),
             _ => error,
-        })?;
-        lock.set_renewed(tenure);
-        Ok(())
+        };
+        if !lock.may_change() {
+            let is_in_place = self.commit.look_over().await.map_err(lose)?;
+            if is_in_place {
+                lock.set_compared(claims);
+                lock.set_renewed(tenure);
+            }
+            return Ok(is_in_place);
+        }
+        if is_other_tenure {
+            // Nothing of before is in memory.
+            lock.set_compared(claims);
+        }
+        self.compare().await?;
+        self.repeated(tenure, || self.commit.take_over()).await.map_err(lose)?;
+        self.forget_superblock();
+        lock.set_taken(tenure);
+        Ok(true)
+    }
+
+    /// Forgets the superblock, if it is cached: who takes over may have marked it as in use.
+    fn forget_superblock(&self) {
+        let (number, length) = (mount_state::block(self.block_bytes), self.block_bytes as u64);
+        self.forget_clean(ByteRange { offset: u64::from(number.0) * length, length });
+    }
+
+    /// The tenure under which changes become durable.
+    fn tenure(&self) -> u64 {
+        self.hosts.as_ref().map_or(0, |lock| lock.taken())
     }
 
     /// Brings all changes to their places, durably, for whoever has the lock next.
@@ -154,23 +222,35 @@ impl<C: Commit, P: Pins> Shared<C, P> {
         let _turn = self.commit_turns.exclusive(WHOLE).await;
         let ended = self.lock().ended;
         self.commit_ended(ended).await?;
-        self.repeated(|| self.commit.hand_over()).await?;
+        self.repeated(self.tenure(), || async move {
+            self.compare().await?;
+            self.commit.hand_over().await
+        })
+        .await?;
         self.note_progress();
         Ok(())
     }
 
     /// Brings what is committed to its place, durably.
     pub(crate) async fn settle(&self) -> Result<(), Error> {
-        self.repeated(|| self.commit.settle()).await
+        self.repeated(self.tenure(), || async move {
+            self.compare().await?;
+            self.commit.settle().await
+        })
+        .await
     }
 
     /// Does what changes the device. What is lost with a session is not done again by the device
     /// itself where hosts share it.
-    async fn repeated<F: Future<Output = Result<(), Error>>>(&self, attempt: impl Fn() -> F) -> Result<(), Error> {
+    async fn repeated<F: Future<Output = Result<(), Error>>>(
+        &self,
+        tenure: u64,
+        attempt: impl Fn() -> F,
+    ) -> Result<(), Error> {
         loop {
             let Err(error) = attempt().await else { return Ok(()) };
             match &self.hosts {
-                Some(lock) if lock.may_repeat(&error).await => {}
+                Some(lock) if lock.may_repeat(tenure, &error).await => {}
                 _ => return Err(error),
             }
         }
@@ -359,8 +439,12 @@ impl<C: Commit, P: Pins> Shared<C, P> {
     /// Likewise; the caller has the turn.
     async fn commit_ended(&self, wanted: u64) -> Result<(), Error> {
         let Some(mut commit) = UnderWay::begin(self, wanted) else { return Ok(()) };
-        let changes = Arc::clone(&commit.changes);
-        self.repeated(|| self.commit.commit(&changes)).await?;
+        let changes = &Arc::clone(&commit.changes);
+        self.repeated(self.tenure(), || async move {
+            self.compare().await?;
+            self.commit.commit(changes).await
+        })
+        .await?;
         commit.is_durable = true;
         self.note_progress();
         Ok(())

@@ -1,5 +1,5 @@
-//! Several hosts that have one file system by turns: what one did the next finds, whatever becomes
-//! of the first, and a host that has lost its lock changes nothing any more.
+//! Several hosts that change one file system by turns, or read it together: what one did the next
+//! finds, whatever becomes of the first, and a host that has lost its lock changes nothing any more.
 
 #[path = "../../ext2/tests/tools/mod.rs"]
 mod tools;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use base::clock::{Clock, Instant, VirtualClock};
 use base::random::Random;
-use block::grants::{Standing, WHOLE_DEVICE};
+use block::grants::{Right, Standing, WHOLE_DEVICE};
 use block::layer::crash::CrashLayer;
 use block::{Completion, Copies, Device, ErrorKind, EventReceiver, Geometry, Grants, Identity};
 use block::{Operation as BlockOperation, Request, SharedDevice};
@@ -32,6 +32,9 @@ struct Path {
     is_dead: AtomicBool,
     /// Changes of the device, from the next one on, of which it is not known whether they were done.
     doubtful: AtomicU64,
+    /// How often the lock was asked for, and how much was asked of the disk.
+    asked: AtomicU64,
+    requests: AtomicU64,
 }
 
 impl Device for Path {
@@ -47,6 +50,7 @@ impl Device for Path {
         if self.is_dead.load(Ordering::Relaxed) {
             return Completion::ready(request.fail(ErrorKind::Gone));
         }
+        self.requests.fetch_add(1, Ordering::Relaxed);
         let is_read = matches!(request.operation, BlockOperation::Read { .. });
         let doubtful = self.doubtful.load(Ordering::Relaxed);
         if is_read || doubtful == 0 {
@@ -89,6 +93,8 @@ impl Target {
                 copies,
                 is_dead: AtomicBool::new(false),
                 doubtful: AtomicU64::new(0),
+                asked: AtomicU64::new(0),
+                requests: AtomicU64::new(0),
             })
         };
         let paths = (0..count).map(|_| path()).collect();
@@ -99,33 +105,68 @@ impl Target {
         Self::of(&tools::made(2 << 20, 1024), count)
     }
 
-    /// Calls back whoever has the lock, and gives it to a host that wants it.
+    /// Gives the lock to a host that wants it, and calls back whoever is in its way.
     fn turn(&self, to: usize) {
-        for path in &self.paths {
-            if path.grants().standing(0) != Some(Standing::Held) {
-                continue;
-            }
-            if !path.is_dead.load(Ordering::Relaxed) {
-                path.grants().set(0, Standing::Leaving);
-                let has_released = path.copies.release(path.grants().range_of(0)).now_or_never().is_some();
-                // Whoever cannot bring out what it has is fenced.
-                path.is_dead.store(!has_released, Ordering::Relaxed);
-            }
-            path.grants().remove(0, false);
+        self.ask(to);
+        let right = self.paths[to].grants().asked_right(0);
+        (0..self.paths.len()).filter(|host| *host != to).for_each(|host| self.call_back(host, right));
+        self.grant(to);
+    }
+
+    fn ask(&self, host: usize) {
+        assert_eq!(self.paths[host].grants().take_wanted(1, Waker::noop()), [0], "it wants the lock");
+        self.paths[host].asked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn grant(&self, host: usize) {
+        let grants = self.paths[host].grants();
+        match grants.standing(0) {
+            Some(Standing::Held) => grants.raise(0),
+            _ => grants.set(0, Standing::Held),
         }
-        let grants = self.paths[to].grants();
-        assert_eq!(grants.take_wanted(1, Waker::noop()), [0], "it wants the lock");
-        grants.set(0, Standing::Held);
+    }
+
+    /// Takes from a host what is in the way of another one that is to get this.
+    fn call_back(&self, host: usize, right: Right) {
+        let path = &self.paths[host];
+        let (grants, range) = (path.grants(), path.grants().range_of(0));
+        let is_beside = right == Right::Read && grants.right(0) == Some(Right::Read);
+        if grants.standing(0) != Some(Standing::Held) || is_beside {
+            return;
+        }
+        if !path.is_dead.load(Ordering::Relaxed) {
+            grants.set(0, Standing::Leaving);
+            let is_lowered = right == Right::Read;
+            let left = if is_lowered { path.copies.clean(range) } else { path.copies.release(range) };
+            // Whoever cannot bring out what it has is fenced.
+            let is_clean = left.now_or_never().is_some();
+            path.is_dead.store(!is_clean, Ordering::Relaxed);
+            if is_clean && is_lowered {
+                return grants.lower(0);
+            }
+        }
+        grants.remove(0, false);
     }
 
     /// Does what needs the lock.
     fn with_lock<T>(&self, host: usize, what: impl Future<Output = T>) -> T {
         let mut what = pin!(what);
-        if let Some(done) = what.as_mut().now_or_never() {
-            return done;
+        loop {
+            if let Some(done) = what.as_mut().now_or_never() {
+                return done;
+            }
+            self.turn(host);
         }
-        self.turn(host);
-        now(what)
+    }
+
+    /// How often each host has asked for the lock.
+    fn asked(&self) -> Vec<u64> {
+        self.paths.iter().map(|path| path.asked.load(Ordering::Relaxed)).collect()
+    }
+
+    /// How much each host has asked of the disk.
+    fn requests(&self) -> Vec<u64> {
+        self.paths.iter().map(|path| path.requests.load(Ordering::Relaxed)).collect()
     }
 
     fn mount(&self, host: usize) -> Mounted {
@@ -141,7 +182,7 @@ impl Target {
     }
 
     fn hold(&self, host: usize, file_system: &Mounted) -> Result<Hold, Error> {
-        self.with_lock(host, file_system.hold())
+        self.with_lock(host, file_system.hold(Access::Change))
     }
 
     fn create(&self, host: usize, file_system: &Mounted, name: &str) -> Result<InodeNumber, Error> {
@@ -150,8 +191,19 @@ impl Target {
     }
 
     fn tree(&self, host: usize, file_system: &Mounted) -> Tree {
-        let _hold = self.hold(host, file_system).unwrap();
+        let _hold = self.with_lock(host, file_system.hold(Access::Read)).unwrap();
         tree_of(file_system)
+    }
+
+    /// The target starts again, with what `image` puts in the place of the disk's content; the hosts claim back what
+    /// they have.
+    fn start_again(&self, image: impl FnOnce(&SharedDevice)) {
+        let all_held = [Standing::Held, Standing::Leaving];
+        self.paths.iter().for_each(|path| path.grants().turn(&all_held, Some(Standing::Claimed)));
+        image(&self.disk);
+        for grants in self.paths.iter().map(|path| path.grants()) {
+            grants.all(&[Standing::Claimed]).into_iter().for_each(|part| grants.set(part, Standing::Held));
+        }
     }
 
     /// The host dies: what it does has no effect from now on.
@@ -202,13 +254,118 @@ fn a_request_goes_on_under_one_lock_until_it_ends() {
     let mut release = target.paths[0].copies.release(grants.range_of(0));
     assert!((&mut release).now_or_never().is_none());
     now(mounts[0].create(ROOT, b"name", NewNode::File, Owner::default())).unwrap();
-    assert!(mounts[0].hold().now_or_never().is_none(), "another request waits");
+    for access in [Access::Read, Access::Change] {
+        assert!(mounts[0].hold(access).now_or_never().is_none(), "another request waits");
+    }
     drop(hold);
     assert!((&mut release).now_or_never().is_some());
     grants.remove(0, false);
     assert_eq!(mounts[0].blocks().counters().changed_blocks, 0);
     assert!(now(mounts[0].blocks().begin(Access::Read)).is_err(), "nothing is done without the lock");
     assert_eq!(names(&target.tree(1, &mounts[1])).len(), 1);
+}
+
+#[test]
+fn hosts_that_only_read_have_the_lock_at_the_same_time_and_ask_for_it_once() {
+    let target = Target::made(4);
+    let mounts: Vec<Mounted> = (0..4).map(|host| target.mount(host)).collect();
+    target.create(0, &mounts[0], "name").unwrap();
+    let trees: Vec<Tree> = (0..4).map(|host| target.tree(host, &mounts[host])).collect();
+    let (asked, requests) = (target.asked(), target.requests());
+    for _ in 0..10 {
+        for (host, tree) in trees.iter().enumerate() {
+            assert_same(&target.tree(host, &mounts[host]), tree, "as before");
+            assert_same(tree, &trees[0], "as each other");
+        }
+    }
+    assert_eq!((target.asked(), target.requests()), (asked.clone(), requests), "all of it is in memory");
+    // One to mount and one to read, and the first to make the name; what it had to change it reads on.
+    assert_eq!(asked, [2, 2, 2, 2]);
+    target.create(3, &mounts[3], "another name").unwrap();
+    assert_eq!(names(&target.tree(0, &mounts[0])).len(), 2);
+    assert_eq!(target.asked(), [3, 2, 2, 3]);
+}
+
+/// Nobody has it between.
+#[test]
+fn a_host_that_has_read_and_changes_something_keeps_what_it_has_read() {
+    let target = Target::made(2);
+    let mounts = [target.mount(0), target.mount(1)];
+    target.create(1, &mounts[1], "name").unwrap();
+    target.tree(0, &mounts[0]);
+    target.tree(1, &mounts[1]);
+    let misses = |host: usize| mounts[host].blocks().counters().misses;
+    let before = misses(0);
+    let hold = target.hold(0, &mounts[0]).unwrap();
+    now(mounts[0].metadata(ROOT)).unwrap();
+    assert_eq!(misses(0), before);
+    assert!(target.paths[1].grants().standing(0).is_none(), "it is called back");
+    assert!(mounts[1].hold(Access::Read).now_or_never().is_none());
+    now(mounts[0].create(ROOT, b"name 2", NewNode::File, Owner::default())).unwrap();
+    drop(hold);
+    // What is read by another host is read on here.
+    assert_eq!(names(&target.tree(1, &mounts[1])).len(), 2);
+    assert_eq!(mounts[0].blocks().counters().changed_blocks, 0, "it is in its place");
+    let (before, asked) = (misses(0), target.asked());
+    assert_eq!(names(&target.tree(0, &mounts[0])).len(), 2);
+    assert_eq!((misses(0), target.asked()), (before, asked));
+    tools::check_device(&target.disk);
+}
+
+/// Both go on reading until one of them is called back; that one drops what it has read.
+#[test]
+fn two_hosts_that_read_and_both_want_to_change_are_served_one_after_the_other() {
+    for has_refused in [false, true] {
+        let target = Target::made(2);
+        let mounts = [target.mount(0), target.mount(1)];
+        target.tree(0, &mounts[0]);
+        target.tree(1, &mounts[1]);
+        let mut holds = [pin!(mounts[0].hold(Access::Change)), pin!(mounts[1].hold(Access::Change))];
+        for (host, hold) in holds.iter_mut().enumerate() {
+            assert!(hold.as_mut().now_or_never().is_none());
+            target.ask(host);
+            assert!(mounts[host].hold(Access::Read).now_or_never().is_some_and(|hold| hold.is_ok()), "it reads on");
+        }
+        let [first, second] = &mut holds;
+        if has_refused {
+            // As a lock manager does that cannot know whether what it was asked for is needed to give up the other.
+            target.paths[1].grants().refuse(0, false);
+        }
+        target.call_back(1, Right::Change);
+        target.grant(0);
+        let hold = first.as_mut().now_or_never().unwrap().unwrap();
+        now(mounts[0].create(ROOT, b"name 0", NewNode::File, Owner::default())).unwrap();
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(hold);
+        if has_refused {
+            target.ask(1);
+        }
+        target.call_back(0, Right::Change);
+        target.grant(1);
+        let hold = second.as_mut().now_or_never().unwrap().unwrap();
+        now(mounts[1].create(ROOT, b"name 1", NewNode::File, Owner::default())).unwrap();
+        drop(hold);
+        assert_eq!(names(&target.tree(0, &mounts[0])).len(), 2);
+        tools::check_device(&target.disk);
+    }
+}
+
+/// It would be written by a host that is not the only one.
+#[test]
+fn a_host_that_has_the_lock_to_read_changes_nothing() {
+    let target = Target::made(2);
+    let mounts = [target.mount(0), target.mount(1)];
+    target.tree(1, &mounts[1]);
+    let bytes = tools::bytes_of(&target.disk);
+    let hold = target.with_lock(0, mounts[0].hold(Access::Read)).unwrap();
+    assert!(now(mounts[0].blocks().begin(Access::Read)).is_ok());
+    assert!(now(mounts[0].blocks().begin(Access::Change)).is_err());
+    assert!(now(mounts[0].create(ROOT, b"name", NewNode::File, Owner::default())).is_err());
+    drop(hold);
+    for host in [0, 1] {
+        target.call_back(host, Right::Change);
+    }
+    assert!(tools::bytes_of(&target.disk) == bytes, "nothing is written to give it up, either");
 }
 
 /// What it had committed and not written to its place is written there before anything is read.
@@ -257,9 +414,11 @@ impl Target {
         let error = self.hold(0, &mounts[0]).err().expect("it conflicts");
         assert!(error.to_string().contains("conflicts with what others"), "{error}");
         assert!(mounts[0].blocks().loss().is_some());
-        assert!(mounts[0].hold().now_or_never().is_some_and(|hold| hold.is_err()));
+        assert!(mounts[0].hold(Access::Read).now_or_never().is_some_and(|hold| hold.is_err()));
         let bytes = tools::bytes_of(&self.disk);
         assert!(self.with_lock(0, sharedfs::close(&mounts[0])).is_err());
+        // Nor when it gives the lock up.
+        drop(self.hold(1, &mounts[1]).unwrap());
         assert!(tools::bytes_of(&self.disk) == bytes);
     }
 }
@@ -297,9 +456,9 @@ fn nothing_in_memory_is_used_when_the_lease_is_over() {
     let mount = target.mount(0);
     target.tree(0, &mount);
     target.paths[0].copies.allow_until(None);
-    assert!(mount.hold().now_or_never().is_none());
+    assert!(mount.hold(Access::Read).now_or_never().is_none());
     target.paths[0].copies.allow_until(Some(hours_from(&target.clock)));
-    assert!(mount.hold().now_or_never().is_some_and(|hold| hold.is_ok()));
+    assert!(mount.hold(Access::Read).now_or_never().is_some_and(|hold| hold.is_ok()));
 }
 
 /// The device writes nothing again by itself, for another host may have written there; but while this
@@ -335,6 +494,27 @@ fn what_is_lost_with_a_session_is_written_again_under_the_lock_and_only_there() 
     tools::check_device(&target.disk);
 }
 
+/// Another host may have had it between, whose changes would be written over.
+#[test]
+fn what_is_lost_with_a_session_is_not_written_again_under_a_lock_that_came_later() {
+    let target = Target::made(2);
+    let mounts = [target.mount(0), target.mount(1)];
+    target.create(0, &mounts[0], "name").unwrap();
+    target.paths[0].doubtful.store(1, Ordering::Relaxed);
+    let mut commit = pin!(mounts[0].commit());
+    assert!(commit.as_mut().now_or_never().is_none());
+    target.paths[0].grants().remove(0, false);
+    target.create(1, &mounts[1], "another name").unwrap();
+    let mut hold = pin!(mounts[0].hold(Access::Change));
+    assert!(hold.as_mut().now_or_never().is_none());
+    target.turn(0);
+    let bytes = tools::bytes_of(&target.disk);
+    target.clock.advance(Duration::from_millis(100));
+    assert!(now(commit).is_err());
+    assert!(now(hold).is_err());
+    assert!(tools::bytes_of(&target.disk) == bytes);
+}
+
 /// A file without a name belongs to who has it open: another host that comes leaves it, and the last
 /// one frees it.
 #[test]
@@ -357,6 +537,79 @@ fn what_a_host_has_open_without_a_name_stays_while_others_mount() {
     let alone = Target::of(&target.disk, 1);
     let last = alone.mount(0);
     alone.with_lock(0, sharedfs::close(&last)).unwrap();
+    tools::check_device(&target.disk);
+}
+
+fn restore(disk: &SharedDevice, bytes: &[u8]) {
+    let blocks = bytes.chunks_exact(1024).map(ext2::Block::copy_of);
+    now(ext2::transfer::write_all(disk, 1024, (0..).map(ext2::BlockNumber).zip(blocks))).unwrap();
+}
+
+/// What it has in memory is of another file system by now.
+#[test]
+fn an_image_that_was_restored_or_replaced_while_its_target_was_away_is_noticed_and_not_written() {
+    let another = tools::bytes_of(&tools::made(2 << 20, 1024));
+    for (has_changes, is_replaced) in [(false, false), (true, false), (false, true), (true, true)] {
+        for reads in [false, true] {
+            let target = Target::made(2);
+            let mounts = [target.mount(0), target.mount(1)];
+            target.create(0, &mounts[0], "name").unwrap();
+            now(mounts[0].commit()).unwrap();
+            let copy = tools::bytes_of(&target.disk);
+            target.create(0, &mounts[0], "name 2").unwrap();
+            now(mounts[0].commit()).unwrap();
+            if reads {
+                target.tree(1, &mounts[1]);
+            } else if has_changes {
+                target.create(0, &mounts[0], "name 3").unwrap();
+            }
+            let image = if is_replaced { &another } else { &copy };
+            target.start_again(|disk| restore(disk, image));
+            for (host, mount) in mounts.iter().enumerate().take(1 + usize::from(reads)) {
+                assert!(now(mount.commit()).is_err() || !has_changes || reads);
+                let error = mount.hold(Access::Read).now_or_never().expect("it says so at once").err().unwrap();
+                assert!(error.to_string().contains("restored or replaced"), "{error}");
+                assert!(mount.blocks().loss().is_some());
+                assert!(target.create(host, mount, "name 4").is_err());
+                // Nor when it gives the lock up, which it does at once.
+                target.call_back(host, Right::Change);
+                assert!(!target.paths[host].is_dead.load(Ordering::Relaxed));
+                assert!(now(sharedfs::close(mount)).is_err());
+            }
+            assert!(tools::bytes_of(&target.disk) == *image, "nothing was written there");
+        }
+    }
+}
+
+#[test]
+fn a_target_that_starts_again_with_what_it_had_is_gone_on_with() {
+    let target = Target::made(2);
+    let mounts = [target.mount(0), target.mount(1)];
+    for round in 0..4 {
+        target.create(0, &mounts[0], &format!("name {round}")).unwrap();
+        if round % 2 == 0 {
+            now(mounts[0].commit()).unwrap();
+        }
+        if round == 2 {
+            target.tree(1, &mounts[1]);
+        }
+        target.start_again(|_| ());
+        target.tree(0, &mounts[0]);
+        now(mounts[0].commit()).unwrap();
+    }
+    // A request goes on over it, and a record that was under way is written again.
+    let hold = target.hold(0, &mounts[0]).unwrap();
+    now(mounts[0].create(ROOT, b"name 4", NewNode::File, Owner::default())).unwrap();
+    target.paths[0].doubtful.store(1, Ordering::Relaxed);
+    let mut commit = pin!(mounts[0].commit());
+    assert!(commit.as_mut().now_or_never().is_none());
+    target.start_again(|_| ());
+    target.clock.advance(Duration::from_millis(100));
+    now(commit).unwrap();
+    now(mounts[0].create(ROOT, b"name 5", NewNode::File, Owner::default())).unwrap();
+    drop(hold);
+    assert_eq!(names(&target.tree(1, &mounts[1])).len(), 6);
+    assert!(mounts.iter().all(|mount| mount.blocks().loss().is_none()));
     tools::check_device(&target.disk);
 }
 
@@ -435,6 +688,13 @@ fn live(target: &Target, seed: u64, promise: &mut Promise) -> Result<(), Error> 
         operate(&mounts[host], &mut random)?;
         promise.after = tree_of(&mounts[host]);
         drop(hold);
+        if random.chance(0.5) {
+            let reader = 1 - host;
+            let hold = target.with_lock(reader, mounts[reader].hold(Access::Read))?;
+            assert_same(&tree_of(&mounts[reader]), &promise.after, "as the other host reads it");
+            drop(hold);
+            promise.before = promise.after.clone();
+        }
         if random.chance(0.5) {
             now(mounts[host].commit())?;
             promise.before = promise.after.clone();

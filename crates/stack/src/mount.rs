@@ -333,7 +333,8 @@ async fn mounted(
     let options = OpenOptions { is_read_only, may_use_reserved: true, wall_clock: Arc::new(now) };
     let opened = sharedfs::open(Arc::clone(device), options, MOUNT_CACHE_BYTES, hosts).await;
     let file_system = Arc::new(opened.map_err(|error| Error::from(error).context(&volume.source))?);
-    match Volume::mount(Arc::clone(&file_system), directory, volume) {
+    let copies = device.copies().filter(|_| volume.is_shared);
+    match Volume::mount(Arc::clone(&file_system), directory, volume, copies) {
         Ok(volume) => Ok((file_system, volume)),
         Err(error) => {
             sharedfs::close(&file_system).await?;

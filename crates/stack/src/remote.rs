@@ -221,6 +221,8 @@ fn sharing(sharing: &SharingStatus) -> Sharing {
         lease_left_ms: sharing.lease_left.as_millis() as u64,
         purges: sharing.purges,
         ranges_held: sharing.ranges_held,
+        asks: sharing.asks,
+        callbacks: sharing.callbacks,
         lives: sharing.lives,
     }
 }

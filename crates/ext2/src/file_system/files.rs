@@ -29,12 +29,25 @@ impl<B: Blocks> FileSystem<B> {
 
     /// Ends one [`open_file`](Self::open_file). With the last one an inode without names is freed.
     pub async fn close_file(&self, inode: InodeNumber) -> Result<(), Error> {
+        if self.end_use(inode).await? { self.reclaim(inode).await } else { Ok(()) }
+    }
+
+    /// Likewise, but frees nothing: returns whether that is left to be done, by
+    /// [`free_unused`](Self::free_unused). Until then the inode is one that a crash left.
+    pub async fn end_use(&self, inode: InodeNumber) -> Result<bool, Error> {
         let is_last = self.blocks.close(inode).await?;
-        if !is_last || self.options.is_read_only {
-            return Ok(());
-        }
-        let has_no_name = self.read().await?.inode(inode).await?.links_count == 0;
-        if has_no_name { self.reclaim(inode).await } else { Ok(()) }
+        Ok(is_last && !self.options.is_read_only && self.read().await?.inode(inode).await?.links_count == 0)
+    }
+
+    /// Frees an inode that has no name and no user.
+    ///
+    /// # Errors
+    /// `NotFound` when it is free already.
+    pub async fn free_unused(&self, inode: InodeNumber) -> Result<(), Error> {
+        let mut work = self.read().await?;
+        let is_unused = work.inode(inode).await?.links_count == 0 && !work.operation.is_open(inode).await?;
+        drop(work);
+        if is_unused { self.reclaim(inode).await } else { Ok(()) }
     }
 
     /// Reads bytes of a file from `offset` on: fewer than `length` at its end, or when one

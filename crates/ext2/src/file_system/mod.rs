@@ -179,9 +179,10 @@ impl<B: Blocks> FileSystem<B> {
         }
     }
 
-    /// Keeps other hosts from changing anything as long as the result lives.
-    pub async fn hold(&self) -> Result<B::Hold, Error> {
-        self.blocks.hold().await
+    /// Keeps other hosts from changing anything as long as the result lives, and for a request that
+    /// changes something also from reading.
+    pub async fn hold(&self, access: Access) -> Result<B::Hold, Error> {
+        self.blocks.hold(access).await
     }
 
     /// Makes all ended operations durable.

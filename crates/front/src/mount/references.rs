@@ -25,6 +25,8 @@ struct Known {
     generation: u32,
     /// How often it was returned to the kernel and not forgotten.
     count: u64,
+    /// Whether the kernel has asked anything of it: so it has got it.
+    was_asked: bool,
 }
 
 impl References {
@@ -52,7 +54,11 @@ impl References {
         let is_first = is_same && self.enter(node, generation);
         if !is_first {
             // An earlier reference keeps it open.
-            file_system.close_file(inode).await?;
+            match view.is_shared {
+                // If not, the next mount frees it.
+                true => file_system.end_use(inode).await.map(drop)?,
+                false => file_system.close_file(inode).await?,
+            }
         }
         now.map(|now| is_same.then_some(now))
     }
@@ -60,9 +66,24 @@ impl References {
     /// Counts the inode. Returns whether it was not known before.
     fn enter(&self, node: INodeNo, generation: u32) -> bool {
         let mut all = self.lock();
-        let known = all.entry(node).or_insert(Known { generation, count: 0 });
+        let known = all.entry(node).or_insert(Known { generation, count: 0, was_asked: false });
         known.count += 1;
         known.count == 1
+    }
+
+    /// The kernel asks something of these inodes.
+    pub(super) fn note_asked(&self, nodes: &[INodeNo]) {
+        let mut all = self.lock();
+        nodes.iter().for_each(|node| {
+            if let Some(known) = all.get_mut(node) {
+                known.was_asked = true;
+            }
+        });
+    }
+
+    /// Whether the kernel has an inode for certain.
+    pub(super) fn was_asked(&self, node: INodeNo) -> bool {
+        node == INodeNo::ROOT || self.lock().get(&node).is_some_and(|known| known.was_asked)
     }
 
     /// Lowers the count of an inode that the kernel forgets. Returns whether it is not known any

@@ -9,7 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use ext2::{Blocks, Error, ErrorKind, InodeNumber, Metadata, MetadataChange, NewNode, Owner, RenameMode, SetMode};
+use ext2::{
+    Access, Blocks, Error, ErrorKind, InodeNumber, Metadata, MetadataChange, NewNode, Owner, RenameMode, SetMode,
+};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
@@ -19,7 +21,7 @@ use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 
 use super::attributes::{device_of, from_system, kind_of};
 use super::tree::Tree;
-use super::view::{View, inode_of};
+use super::view::inode_of;
 use crate::limits::{DIRECTORY_ENTRIES_MAX, FUSE_BACKGROUND_MAX, STEP_BYTES};
 
 /// The handler of the kernel's requests.
@@ -36,9 +38,9 @@ impl<B: Blocks> Requests<B> {
 
     fn make(&self, parent: INodeNo, name: &OsStr, owner: Owner, node: OwnedNode, reply: ReplyEntry) {
         let (tree, above, name) = (self.tree(), inode_of(parent), name.as_bytes().to_vec());
-        let view = tree.view;
+        let told = self.tree();
         let work = async move { tree.create(above, &name, node.as_node(), owner).await };
-        self.tree.carry_out_at(&[parent], work, move |made| answer_entry(reply, view, made));
+        self.tree.carry_out_at(Access::Change, &[parent], work, move |made| answer_entry(reply, &told, made));
     }
 
     fn remove(&self, parent: INodeNo, name: &OsStr, is_directory: bool, reply: ReplyEmpty) {
@@ -49,7 +51,7 @@ impl<B: Blocks> Requests<B> {
                 false => tree.file_system.unlink(above, &name).await,
             }
         };
-        self.tree.carry_out_at(&[parent], work, |removed| answer(reply, removed));
+        self.tree.carry_out_at(Access::Change, &[parent], work, |removed| answer(reply, removed));
     }
 
     fn commit(&self, reply: ReplyEmpty) {
@@ -99,9 +101,9 @@ impl<B: Blocks> Filesystem for Requests<B> {
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (tree, above, name) = (self.tree(), inode_of(parent), name.as_bytes().to_vec());
-        let view = tree.view;
+        let told = self.tree();
         let work = async move { tree.lookup(above, &name).await };
-        self.tree.carry_out_at(&[parent], work, move |found| answer_entry(reply, view, found));
+        self.tree.carry_out_at(Access::Read, &[parent], work, move |found| answer_entry(reply, &told, found));
     }
 
     fn forget(&self, _: &Request, node: INodeNo, count: u64) {
@@ -111,15 +113,15 @@ impl<B: Blocks> Filesystem for Requests<B> {
                 tree.close_file(node).await;
                 Ok(())
             };
-            self.tree.carry_out_at(&[], work, drop);
+            self.tree.carry_out_at(Access::Read, &[], work, drop);
         }
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let (tree, inode) = (self.tree(), inode_of(node));
-        let view = tree.view;
+        let told = self.tree();
         let work = async move { tree.file_system.metadata(inode).await };
-        self.tree.carry_out_at(&[node], work, move |found| answer_attributes(reply, view, found));
+        self.tree.carry_out_at(Access::Read, &[node], work, move |found| answer_attributes(reply, &told, found));
     }
 
     fn setattr(
@@ -152,7 +154,7 @@ impl<B: Blocks> Filesystem for Requests<B> {
             accessed: accessed.map(time),
             modified: modified.map(time),
         };
-        let view = tree.view;
+        let told = self.tree();
         let work = async move {
             if let Some(size) = size {
                 tree.file_system.set_size(inode, size).await?;
@@ -162,13 +164,13 @@ impl<B: Blocks> Filesystem for Requests<B> {
                 false => tree.file_system.set_metadata(inode, &change).await,
             }
         };
-        self.tree.carry_out_at(&[node], work, move |changed| answer_attributes(reply, view, changed));
+        self.tree.carry_out_at(Access::Change, &[node], work, move |changed| answer_attributes(reply, &told, changed));
     }
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
         let (tree, inode) = (self.tree(), inode_of(node));
         let work = async move { tree.file_system.read_link(inode).await };
-        self.tree.carry_out_at(&[node], work, |target| answer_data(reply, target));
+        self.tree.carry_out_at(Access::Read, &[node], work, |target| answer_data(reply, target));
     }
 
     fn mknod(
@@ -232,14 +234,14 @@ impl<B: Blocks> Filesystem for Requests<B> {
         let (tree, old, new) = (self.tree(), inode_of(from), inode_of(to));
         let (from_name, to_name) = (from_name.as_bytes().to_vec(), to_name.as_bytes().to_vec());
         let work = async move { tree.file_system.rename((old, &from_name), (new, &to_name), mode).await };
-        self.tree.carry_out_at(&[from, to], work, |renamed| answer(reply, renamed));
+        self.tree.carry_out_at(Access::Change, &[from, to], work, |renamed| answer(reply, renamed));
     }
 
     fn link(&self, _: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (tree, inode, above) = (self.tree(), inode_of(node), inode_of(parent));
-        let (view, name) = (tree.view, name.as_bytes().to_vec());
+        let (told, name) = (self.tree(), name.as_bytes().to_vec());
         let work = async move { tree.link(inode, above, &name).await };
-        self.tree.carry_out_at(&[node, parent], work, move |linked| answer_entry(reply, view, linked));
+        self.tree.carry_out_at(Access::Change, &[node, parent], work, move |linked| answer_entry(reply, &told, linked));
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -261,9 +263,9 @@ impl<B: Blocks> Filesystem for Requests<B> {
         let (owner, view) = (owner(request, mode), tree.view);
         let may_exist = flags & OFlags::EXCL.bits().cast_signed() == 0;
         let work = async move { tree.create(above, &name, NewNode::File, owner).await };
-        self.tree.carry_out_at(&[parent], work, move |made| match made {
+        self.tree.carry_out_at(Access::Change, &[parent], work, move |made| match made {
             Ok(made) => {
-                let (time, generation) = (view.cache_time(), Generation(u64::from(made.generation)));
+                let (time, generation) = (view.name_time(), Generation(u64::from(made.generation)));
                 reply.created(&time, &view.attributes(&made), generation, FileHandle(0), view.opened());
             }
             // Another host has made it since the kernel looked: it looks again, and opens it.
@@ -287,7 +289,7 @@ impl<B: Blocks> Filesystem for Requests<B> {
     ) {
         let (tree, inode) = (self.tree(), inode_of(node));
         let work = async move { tree.read(inode, offset, size as usize).await };
-        self.tree.carry_out_at(&[node], work, |bytes| answer_data(reply, bytes));
+        self.tree.carry_out_at(Access::Read, &[node], work, |bytes| answer_data(reply, bytes));
     }
 
     fn write(
@@ -311,7 +313,7 @@ impl<B: Blocks> Filesystem for Requests<B> {
             tree.write(inode, offset, &bytes, is_appended).await?;
             if is_durable { tree.file_system.commit().await } else { Ok(()) }
         };
-        self.tree.carry_out_at(&[node], work, move |written| match written {
+        self.tree.carry_out_at(Access::Change, &[node], work, move |written| match written {
             Ok(()) => reply.written(length),
             Err(errno) => reply.error(errno),
         });
@@ -333,7 +335,7 @@ impl<B: Blocks> Filesystem for Requests<B> {
     fn readdir(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let (tree, inode) = (self.tree(), inode_of(node));
         let work = async move { tree.list(inode, offset, DIRECTORY_ENTRIES_MAX).await };
-        self.tree.carry_out_at(&[node], work, move |entries| match entries {
+        self.tree.carry_out_at(Access::Read, &[node], work, move |entries| match entries {
             Ok(entries) => {
                 for (entry, file_type, node) in entries {
                     let name = OsStr::from_bytes(&entry.name);
@@ -360,12 +362,13 @@ impl<B: Blocks> Filesystem for Requests<B> {
             }
             Ok(())
         };
-        self.tree.carry_out_at(&[node], work, |_| ());
+        self.tree.carry_out_at(Access::Read, &[node], work, |_| ());
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let tree = self.tree();
-        self.tree.carry_out_at(&[], async move { tree.file_system.statistics().await }, |found| match found {
+        let work = async move { tree.file_system.statistics().await };
+        self.tree.carry_out_at(Access::Read, &[], work, |found| match found {
             Ok(found) => {
                 let [blocks, free, available, inodes, free_inodes] = [
                     found.block_count,
@@ -394,13 +397,13 @@ impl<B: Blocks> Filesystem for Requests<B> {
             SetMode::Any
         };
         let work = async move { tree.file_system.set_attribute(inode, &name, &value, mode).await };
-        self.tree.carry_out_at(&[node], work, |done| answer(reply, done));
+        self.tree.carry_out_at(Access::Change, &[node], work, |done| answer(reply, done));
     }
 
     fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let (tree, inode, name) = (self.tree(), inode_of(node), name.as_bytes().to_vec());
         let work = async move { tree.file_system.attribute(inode, &name).await };
-        self.tree.carry_out_at(&[node], work, move |value| answer_attribute(reply, size, value));
+        self.tree.carry_out_at(Access::Read, &[node], work, move |value| answer_attribute(reply, size, value));
     }
 
     fn listxattr(&self, _: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
@@ -409,13 +412,13 @@ impl<B: Blocks> Filesystem for Requests<B> {
             let names = tree.file_system.attribute_names(inode).await?;
             Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
         };
-        self.tree.carry_out_at(&[node], work, move |names| answer_attribute(reply, size, names));
+        self.tree.carry_out_at(Access::Read, &[node], work, move |names| answer_attribute(reply, size, names));
     }
 
     fn removexattr(&self, _: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (tree, inode, name) = (self.tree(), inode_of(node), name.as_bytes().to_vec());
         let work = async move { tree.file_system.remove_attribute(inode, &name).await };
-        self.tree.carry_out_at(&[node], work, |done| answer(reply, done));
+        self.tree.carry_out_at(Access::Change, &[node], work, |done| answer(reply, done));
     }
 
     fn fallocate(
@@ -436,7 +439,7 @@ impl<B: Blocks> Filesystem for Requests<B> {
         let (tree, inode) = (self.tree(), inode_of(node));
         let range = offset..offset.saturating_add(length);
         let work = async move { tree.file_system.punch_hole(inode, range).await };
-        self.tree.carry_out_at(&[node], work, |done| answer(reply, done));
+        self.tree.carry_out_at(Access::Change, &[node], work, |done| answer(reply, done));
     }
 
     fn lseek(&self, _: &Request, node: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -447,7 +450,7 @@ impl<B: Blocks> Filesystem for Requests<B> {
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
         let (tree, inode) = (self.tree(), inode_of(node));
         let work = async move { tree.file_system.seek(inode, offset, whence == SEEK_HOLE).await };
-        self.tree.carry_out_at(&[node], work, |found| match found {
+        self.tree.carry_out_at(Access::Read, &[node], work, |found| match found {
             Ok(Some(found)) => reply.offset(found.cast_signed()),
             Ok(None) => reply.error(Errno::ENXIO),
             Err(errno) => reply.error(errno),
@@ -463,7 +466,7 @@ struct DirectoryReply {
 }
 
 impl DirectoryReply {
-    async fn fill<B: Blocks>(&mut self, tree: &Tree<B>, directory: InodeNumber, offset: u64) -> Result<(), Error> {
+    async fn fill<B: Blocks>(&mut self, tree: &Arc<Tree<B>>, directory: InodeNumber, offset: u64) -> Result<(), Error> {
         for (entry, ..) in tree.list(directory, offset, DIRECTORY_ENTRIES_MAX).await? {
             let is_own = entry.name == b"." || entry.name == b"..";
             let found = if is_own {
@@ -477,7 +480,7 @@ impl DirectoryReply {
                 found => found?,
             };
             let (view, generation) = (tree.view, Generation(u64::from(metadata.generation)));
-            let (attributes, time) = (view.attributes(&metadata), view.cache_time());
+            let (attributes, time) = (view.attributes(&metadata), view.name_time());
             let name = OsStr::from_bytes(&entry.name);
             if self.reply.add(attributes.ino, entry.next, name, &time, &attributes, generation) {
                 if !is_own {
@@ -493,14 +496,14 @@ impl DirectoryReply {
     }
 
     /// Takes the counts back when the answer did not reach the kernel.
-    async fn take_back<B: Blocks>(&mut self, tree: &Tree<B>) {
+    async fn take_back<B: Blocks>(&mut self, tree: &Arc<Tree<B>>) {
         for node in std::mem::take(&mut self.told) {
             forget(tree, node).await;
         }
     }
 }
 
-async fn forget<B: Blocks>(tree: &Tree<B>, node: INodeNo) {
+async fn forget<B: Blocks>(tree: &Arc<Tree<B>>, node: INodeNo) {
     if tree.references.remove(node, 1) {
         tree.close_file(node).await;
     }
@@ -513,18 +516,26 @@ fn answer(reply: ReplyEmpty, outcome: Result<(), Errno>) {
     }
 }
 
-fn answer_entry(reply: ReplyEntry, view: View, outcome: Result<Metadata, Errno>) {
+fn answer_entry<B: Blocks>(reply: ReplyEntry, tree: &Tree<B>, outcome: Result<Metadata, Errno>) {
     match outcome {
         Ok(found) => {
-            reply.entry(&view.cache_time(), &view.attributes(&found), Generation(u64::from(found.generation)));
+            let attributes = tree.view.attributes(&found);
+            let (time, name_time) = (tree.attribute_time(attributes.ino), tree.view.name_time());
+            reply.entry_with_ttls(&time, &name_time, &attributes, Generation(u64::from(found.generation)));
+            tree.confirm_attributes(attributes.ino, time);
         }
         Err(errno) => reply.error(errno),
     }
 }
 
-fn answer_attributes(reply: ReplyAttr, view: View, outcome: Result<Metadata, Errno>) {
+fn answer_attributes<B: Blocks>(reply: ReplyAttr, tree: &Tree<B>, outcome: Result<Metadata, Errno>) {
     match outcome {
-        Ok(found) => reply.attr(&view.cache_time(), &view.attributes(&found)),
+        Ok(found) => {
+            let attributes = tree.view.attributes(&found);
+            let time = tree.attribute_time(attributes.ino);
+            reply.attr(&time, &attributes);
+            tree.confirm_attributes(attributes.ino, time);
+        }
         Err(errno) => reply.error(errno),
     }
 }

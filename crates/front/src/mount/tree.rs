@@ -6,21 +6,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use ext2::{Blocks, DirectoryEntry, Error, ErrorKind, FileSystem, FileType, InodeNumber, Metadata, NewNode, Owner};
+use ext2::{
+    Access, Blocks, DirectoryEntry, Error, ErrorKind, FileSystem, FileType, InodeNumber, Metadata, NewNode, Owner,
+};
 use fuser::{Errno, INodeNo};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::errors::to_errno;
+use super::kept_attributes::KeptAttributes;
 use super::references::References;
 use super::view::{View, inode_of, plain_node_of};
-use crate::limits::VOLUME_REQUESTS_MAX;
+use crate::limits::{VOLUME_CACHE_TIME, VOLUME_REQUESTS_MAX};
 
 /// A mounted file system, and the requests under way in it.
 pub(super) struct Tree<B: Blocks> {
     pub(super) file_system: Arc<FileSystem<B>>,
     pub(super) references: References,
     pub(super) view: View,
+    /// What the kernel keeps where hosts share it.
+    pub(super) kept: Option<Arc<KeptAttributes>>,
     handle: Handle,
     /// One for each request under way.
     room: Arc<Semaphore>,
@@ -32,11 +37,12 @@ pub(super) struct Tree<B: Blocks> {
 const SET_GROUP: u16 = 0o2000;
 
 impl<B: Blocks> Tree<B> {
-    pub(super) fn new(file_system: Arc<FileSystem<B>>, view: View) -> Self {
+    pub(super) fn new(file_system: Arc<FileSystem<B>>, view: View, kept: Option<Arc<KeptAttributes>>) -> Self {
         Self {
             file_system,
             references: References::default(),
             view,
+            kept,
             handle: Handle::current(),
             room: Arc::new(Semaphore::new(VOLUME_REQUESTS_MAX as usize)),
             is_closed: AtomicBool::new(false),
@@ -45,24 +51,56 @@ impl<B: Blocks> Tree<B> {
     }
 
     /// Carries out the work of a request for these nodes. Where hosts share the file system none of
-    /// the others changes it meanwhile; a node that one of them has removed is refused.
+    /// the others changes it meanwhile, or reads it, if this one changes it; a node that one of them
+    /// has removed is refused.
     pub(super) fn carry_out_at<T: Send + 'static>(
         self: &Arc<Self>,
+        access: Access,
         nodes: &[INodeNo],
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
         answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
         let (tree, nodes) = (Arc::clone(self), nodes.to_vec());
         let within = async move {
-            let _hold = tree.file_system.hold().await?;
-            for node in nodes {
-                if tree.is_stale(node).await? {
-                    return Err(ErrorKind::Stale.into());
-                }
+            if tree.kept.is_some() {
+                tree.references.note_asked(&nodes);
             }
-            work.await
+            match tree.file_system.hold(access).await {
+                Ok(hold) => (tree.carry_out_within(nodes, work).await, Some(hold)),
+                Err(error) => (Err(error), None),
+            }
         };
-        self.carry_out(within, answer);
+        self.carry_out_holding(within, answer);
+    }
+
+    async fn carry_out_within<T>(
+        &self,
+        nodes: Vec<INodeNo>,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        for node in nodes {
+            if self.is_stale(node).await? {
+                return Err(ErrorKind::Stale.into());
+            }
+        }
+        work.await
+    }
+
+    /// How long the kernel may keep the attributes of an inode. The answer is given while the lock is held, and
+    /// confirmed.
+    pub(super) fn attribute_time(&self, node: INodeNo) -> Duration {
+        match &self.kept {
+            Some(kept) if self.references.was_asked(node) => kept.time(node),
+            None if !self.view.is_shared => VOLUME_CACHE_TIME,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Notes that the kernel has been told to keep the attributes of an inode for this time.
+    pub(super) fn confirm_attributes(&self, node: INodeNo, time: Duration) {
+        if let Some(kept) = self.kept.as_ref().filter(|_| !time.is_zero()) {
+            kept.confirm(node, time);
+        }
     }
 
     /// Whether another host has removed what the kernel knows as `node`.
@@ -84,6 +122,15 @@ impl<B: Blocks> Tree<B> {
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
         answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
+        self.carry_out_holding(async { (work.await, ()) }, answer);
+    }
+
+    /// Likewise for work that also returns what it holds: that is given up when the answer was given.
+    fn carry_out_holding<T: Send + 'static, H: Send + 'static>(
+        &self,
+        work: impl Future<Output = (Result<T, Error>, H)> + Send + 'static,
+        answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
+    ) {
         let permit = match Arc::clone(&self.room).try_acquire_owned() {
             Ok(permit) => Some(permit),
             Err(_) => self.handle.block_on(Arc::clone(&self.room).acquire_owned()).ok(),
@@ -93,12 +140,12 @@ impl<B: Blocks> Tree<B> {
         }
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut carried_out = Box::pin(async move {
-            let outcome = work.await;
+            let (outcome, hold) = work.await;
             if let Err(error) = &outcome {
                 tracing::debug!(%error, "a request of a mount failed");
             }
             answer(outcome.map_err(|error| to_errno(&error)));
-            drop(permit);
+            drop((hold, permit));
         });
         let _runtime = self.handle.enter();
         if carried_out.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
@@ -111,25 +158,47 @@ impl<B: Blocks> Tree<B> {
     pub(super) async fn close(&self, time_max: Duration) {
         self.is_closed.store(true, Ordering::Relaxed);
         let _ = tokio::time::timeout(time_max, self.room.acquire_many(VOLUME_REQUESTS_MAX)).await;
-        let Ok(_hold) = self.file_system.hold().await else { return };
+        let Ok(_hold) = self.file_system.hold(Access::Change).await else { return };
         for node in self.references.take_all() {
-            self.close_file(node).await;
+            let inode = inode_of(node);
+            match self.end_use(node).await {
+                Ok(true) => warn_of(inode, self.file_system.free_unused(inode).await),
+                closed => warn_of(inode, closed.map(drop)),
+            }
         }
     }
 
-    /// Closes an inode that the kernel does not know any more.
-    pub(super) async fn close_file(&self, node: INodeNo) {
+    /// Closes an inode that the kernel does not know any more. Many that are forgotten change
+    /// nothing: where hosts share the file system, those that do wait for their turn.
+    pub(super) async fn close_file(self: &Arc<Self>, node: INodeNo) {
         let inode = inode_of(node);
-        let closed = match self.is_stale(node).await {
-            // Another host has freed it.
-            Ok(true) => self.file_system.blocks().close(inode).await.map(drop),
-            Ok(false) => self.file_system.close_file(inode).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = closed {
-            // It is in the list of inodes without names, and the next mount frees it.
-            tracing::warn!(%error, "{inode} could not be closed");
+        if let Some(kept) = &self.kept {
+            kept.remove(node);
         }
+        match self.end_use(node).await {
+            Ok(true) if !self.view.is_shared => warn_of(inode, self.file_system.free_unused(inode).await),
+            Ok(true) => {
+                let tree = Arc::clone(self);
+                let free = async move { warn_of(inode, tree.free_later(inode).await) };
+                self.handle.spawn(base::background::named("mount-requests", free));
+            }
+            closed => warn_of(inode, closed.map(drop)),
+        }
+    }
+
+    /// Returns whether the inode is to be freed.
+    async fn end_use(&self, node: INodeNo) -> Result<bool, Error> {
+        match self.is_stale(node).await? {
+            // Another host has freed it.
+            true => self.file_system.blocks().close(inode_of(node)).await.map(|_| false),
+            false => self.file_system.end_use(inode_of(node)).await,
+        }
+    }
+
+    async fn free_later(&self, inode: InodeNumber) -> Result<(), Error> {
+        let _permit = self.room.acquire().await;
+        let _hold = self.file_system.hold(Access::Change).await?;
+        self.file_system.free_unused(inode).await
     }
 
     /// Finds a name. The result counts as returned to the kernel.
@@ -220,6 +289,13 @@ impl<B: Blocks> Tree<B> {
             typed.push((entry, file_type, node));
         }
         Ok(typed)
+    }
+}
+
+/// An inode that could not be freed is in the list of inodes without names: the next mount frees it.
+fn warn_of(inode: InodeNumber, closed: Result<(), Error>) {
+    if let Err(error) = closed {
+        tracing::warn!(%error, "{inode} could not be closed");
     }
 }
 

@@ -3,12 +3,9 @@
 //! | the file system is | the kernel's number of an inode | names, attributes, pages |
 //! |---|---|---|
 //! | this host's alone | that of the inode | are kept: nobody else changes them |
-//! | shared by hosts | also its generation | are asked for each time |
+//! | shared by hosts | also its generation | names and pages are asked for each time; of attributes see `kept_attributes` |
 //!
 //! With the generation a file that another host removed is not taken for the next one of its number.
-//!
-//! So where hosts share, nothing in the kernel has to be invalidated when another host gets the lock,
-//! and no request of the kernel can wait for a lock whose release waits for that request.
 
 use std::time::Duration;
 
@@ -58,8 +55,8 @@ impl View {
         attributes(self.node_of(found), found)
     }
 
-    /// How long the kernel may keep names and attributes.
-    pub(super) fn cache_time(self) -> Duration {
+    /// How long the kernel may keep names.
+    pub(super) fn name_time(self) -> Duration {
         if self.is_shared { Duration::ZERO } else { VOLUME_CACHE_TIME }
     }
 

@@ -8,10 +8,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::background;
+use block::Copies;
 use ext2::{Blocks, FileSystem};
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::process::geteuid;
 
+use super::kept_attributes::KeptAttributes;
 use super::requests::Requests;
 use super::tree::Tree;
 use super::view::View;
@@ -40,11 +42,16 @@ pub struct Volume<B: Blocks> {
 
 impl<B: Blocks> Volume<B> {
     /// Mounts `file_system` over a directory. A mount that a killed process left there is unmounted
-    /// first. It is served on the calling runtime.
+    /// first. It is served on the calling runtime. `copies`: those of the device, where hosts share it.
     ///
     /// # Errors
     /// `NotADirectory`, `Unsupported` on a kernel without FUSE; errors of the kernel.
-    pub fn mount(file_system: Arc<FileSystem<B>>, directory: &Path, options: &VolumeOptions) -> io::Result<Self> {
+    pub fn mount(
+        file_system: Arc<FileSystem<B>>,
+        directory: &Path,
+        options: &VolumeOptions,
+        copies: Option<Copies>,
+    ) -> io::Result<Self> {
         check_kernel()?;
         if is_left_behind(directory) {
             detach(directory)?;
@@ -52,7 +59,8 @@ impl<B: Blocks> Volume<B> {
         if !std::fs::metadata(directory)?.is_dir() {
             return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is no directory"));
         }
-        let tree = Arc::new(Tree::new(file_system, View { is_shared: options.is_shared }));
+        let kept = copies.map(KeptAttributes::of);
+        let tree = Arc::new(Tree::new(file_system, View { is_shared: options.is_shared }, kept));
         let mut config = Config::default();
         let names = [MountOption::FSName(options.source.clone()), MountOption::Subtype("forebay".to_owned())];
         config.mount_options = names.into();
@@ -62,6 +70,9 @@ impl<B: Blocks> Volume<B> {
         // (user_allow_other).
         config.acl = if geteuid().is_root() { SessionACL::All } else { SessionACL::Owner };
         let session = Session::new(Requests { tree: Arc::clone(&tree) }, directory, &config)?;
+        if let Some(kept) = &tree.kept {
+            kept.begin(session.notifier());
+        }
         Ok(Self { tree, session: Mutex::new(Some(session)), directory: directory.to_owned() })
     }
 

@@ -1,6 +1,7 @@
 //! The ranges of the unit that this client holds alone: locks on wanted ranges are requested, and
 //! ranges that are called back are cleaned and given up. Where the only range is the whole unit,
-//! its lock is that of the unit itself.
+//! its lock is that of the unit itself: it may also be held to read, as others do, and what others
+//! want to read is held on to read when it is clean.
 //!
 //! A range counts as used from the moment that it is granted. So the answer to a callback waits
 //! until the layers above have written their dirty data of it to the target. Their progress is
@@ -11,8 +12,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base::clock::Instant;
-use block::grants::Standing;
+use block::grants::{Right, Standing};
 use block::{ByteRange, Copies, Dropped, Grants};
+use locks::error::LockError;
 use locks::holder::Holder;
 use locks::identity::{RequestId, TransactionId};
 use locks::message::GrantedLock;
@@ -40,6 +42,14 @@ fn part_of(grants: &Grants, resource: Resource) -> Option<u64> {
     }
 }
 
+/// The mode of the lock of a part that is held for this.
+fn mode_of(right: Right) -> Mode {
+    match right {
+        Right::Read => Mode::D_S,
+        Right::Change => Mode::D_X,
+    }
+}
+
 /// Whether a part that was called back is left to others for a while. The whole unit is not: all
 /// work of this host waits for it, and the target grants it by turns.
 fn rests(grants: &Grants) -> bool {
@@ -49,6 +59,8 @@ fn rests(grants: &Grants) -> bool {
 /// A range that is called back.
 struct Leaving {
     release: Dropped,
+    /// Whether it is held to read afterwards.
+    stays_to_read: bool,
     tell_at: Instant,
     /// The progress of the layers above at the last report to the target.
     progress: u64,
@@ -63,16 +75,25 @@ pub(super) struct Holding {
     tell_interval: Duration,
     /// When unanswered lock requests are sent again.
     retry_at: Option<Instant>,
+    /// How often ranges were asked for.
+    asks: u64,
+    /// How often ranges in use were called back.
+    callbacks: u64,
 }
 
 impl Holding {
     pub(super) fn new(copies: Copies, callback_time: Duration) -> Self {
         let (asked, leaving) = (BTreeMap::new(), BTreeMap::new());
-        Self { copies, asked, leaving, tell_interval: callback_time / 4, retry_at: None }
+        Self { copies, asked, leaving, tell_interval: callback_time / 4, retry_at: None, asks: 0, callbacks: 0 }
     }
 
     fn grants(&self) -> Option<&Grants> {
         self.copies.grants()
+    }
+
+    /// How often ranges were asked for, and how often such in use were called back.
+    pub(super) fn traffic(&self) -> (u64, u64) {
+        (self.asks, self.callbacks)
     }
 
     /// When [`poll`](Self::poll) has something to do.
@@ -84,13 +105,15 @@ impl Holding {
     pub(super) fn ask(&mut self, context: &Context<'_>, now: Instant, holder: &mut Holder) {
         let Some(grants) = self.copies.grants() else { return };
         for part in grants.take_wanted(LOCKS_ASKED_MAX.saturating_sub(self.asked.len()), context.waker()) {
+            self.asks += 1;
+            let mode = mode_of(grants.asked_right(part));
             let batch = match grants.is_whole() {
-                true => vec![(UNIT, Mode::D_X)],
-                false => vec![(UNIT, Mode::D_IX), (resource_of(grants, part), Mode::D_X)],
+                true => vec![(UNIT, mode)],
+                false => vec![(UNIT, mode.intention()), (resource_of(grants, part), mode)],
             };
             match holder.request(now, TransactionId::OWN, batch) {
                 Some(request) => drop(self.asked.insert(request, part)),
-                None => grants.remove(part, true),
+                None => grants.refuse(part, true),
             }
         }
     }
@@ -111,13 +134,16 @@ impl Holding {
             self.retry_at = None;
             holder.waiting().collect::<Vec<_>>().into_iter().for_each(|request| holder.resend(now, request));
         }
-        let Some(grants) = self.copies.grants() else { return false };
+        let copies = &self.copies;
+        let Some(grants) = copies.grants() else { return false };
         let count = self.leaving.len();
         self.leaving.retain(|part, leaving| {
-            if leaving.release.as_mut().poll(context) == Poll::Ready(()) {
-                grants.remove(*part, rests(grants));
-                holder.end_use(resource_of(grants, *part), Mode::D_X);
-                return false;
+            while leaving.release.as_mut().poll(context) == Poll::Ready(()) {
+                if leave(grants, *part, leaving.stays_to_read, now, holder) {
+                    return false;
+                }
+                // More was called back meanwhile.
+                (leaving.release, leaving.stays_to_read) = (copies.release(grants.range_of(*part)), false);
             }
             if leaving.tell_at <= now {
                 leaving.tell_at = now + self.tell_interval;
@@ -135,16 +161,22 @@ impl Holding {
     pub(super) fn granted(&mut self, now: Instant, holder: &mut Holder, request: RequestId, locks: &[GrantedLock]) {
         let Some(grants) = self.copies.grants() else { return };
         if let Some(part) = self.asked.remove(&request) {
+            let Some(standing) = grants.standing(part) else { return };
+            let resource = resource_of(grants, part);
             // The lock may have been called back already.
-            match holder.begin_use(now, resource_of(grants, part), Mode::D_X) {
-                true => grants.set(part, Standing::Held),
-                false => grants.remove(part, rests(grants)),
+            match holder.begin_use(now, resource, mode_of(grants.asked_right(part))) {
+                true if standing == Standing::Asked => grants.set(part, Standing::Held),
+                true => {
+                    grants.raise(part);
+                    holder.end_use(resource, Mode::D_S);
+                }
+                false => grants.refuse(part, rests(grants)),
             }
             return;
         }
         for lock in locks {
             if let Some(part) = part_of(grants, lock.resource)
-                && lock.mode == Mode::D_X
+                && grants.right(part).is_some_and(|right| lock.mode.covers(mode_of(right)))
                 && grants.standing(part) == Some(Standing::Claimed)
             {
                 grants.set(part, Standing::Held);
@@ -152,16 +184,18 @@ impl Holding {
         }
     }
 
-    /// Notes that the locks of a request will not be granted.
-    pub(super) fn refused(&mut self, request: RequestId) {
+    /// Notes that the locks of a request will not be granted. One that others want to change as
+    /// well is asked for again at once: they are served in turn.
+    pub(super) fn refused(&mut self, request: RequestId, error: LockError) {
         if let (Some(grants), Some(part)) = (self.copies.grants(), self.asked.remove(&request)) {
-            grants.remove(part, true);
+            grants.refuse(part, rests(grants) || error != LockError::Deadlock);
         }
     }
 
-    /// Starts to clean the ranges of a lock that is called back and in use.
-    pub(super) fn begin_leaving(&mut self, now: Instant, resource: Resource) {
+    /// Starts to clean the ranges of a lock that is called back, down to a mode, and in use.
+    pub(super) fn begin_leaving(&mut self, now: Instant, resource: Resource, to: Option<Mode>) {
         let Some(grants) = self.grants() else { return };
+        let may_be_read = grants.is_whole() && to.is_some_and(|to| to.covers(Mode::D_S));
         let parts = match (resource, part_of(grants, resource)) {
             (UNIT, _) => grants.all(&[Standing::Held]),
             (_, part) => part.into_iter().collect(),
@@ -170,8 +204,11 @@ impl Holding {
         for part in held.collect::<Vec<_>>() {
             let Some(grants) = self.copies.grants() else { return };
             grants.set(part, Standing::Leaving);
-            let (release, progress) = (self.copies.release(grants.range_of(part)), grants.progress());
-            self.leaving.insert(part, Leaving { release, tell_at: now + self.tell_interval, progress });
+            let (range, progress) = (grants.range_of(part), grants.progress());
+            let release = if may_be_read { self.copies.clean(range) } else { self.copies.release(range) };
+            let (tell_at, stays_to_read) = (now + self.tell_interval, may_be_read);
+            self.callbacks += 1;
+            self.leaving.insert(part, Leaving { release, stays_to_read, tell_at, progress });
         }
     }
 
@@ -231,4 +268,20 @@ impl Holding {
         grants.turn(&[Standing::Lost], None);
         false
     }
+}
+
+/// Gives up a part that is clean, or what is more than to read it. Returns `false` when that is
+/// called back as well.
+fn leave(grants: &Grants, part: u64, stays_to_read: bool, now: Instant, holder: &mut Holder) -> bool {
+    let (resource, right) = (resource_of(grants, part), grants.right(part).unwrap_or(Right::Change));
+    if stays_to_read {
+        if !holder.begin_use(now, resource, Mode::D_S) {
+            return false;
+        }
+        grants.lower(part);
+    } else {
+        grants.remove(part, rests(grants));
+    }
+    holder.end_use(resource, mode_of(right));
+    true
 }

@@ -211,12 +211,15 @@ impl Member {
 
     pub(crate) fn status(&self, now: Instant) -> SharingStatus {
         let until = self.holder.lease_until().unwrap_or(now);
+        let (asks, callbacks) = self.holding.traffic();
         SharingStatus {
             client: self.client.map(ClientId::bits),
             is_alive: self.over.is_none() && self.holder.client(now).is_some(),
             lease_left: until.since(now),
             purges: self.purges,
             ranges_held: self.copies.grants().map_or(0, |grants| grants.all(&[GrantStanding::Held]).len() as u64),
+            asks,
+            callbacks,
             lives: self.lives,
         }
     }
@@ -304,8 +307,10 @@ impl Member {
             Some(HolderOutput::Granted(request, locks)) => {
                 self.holding.granted(now, &mut self.holder, request, &locks);
             }
-            Some(HolderOutput::Refused(request, _)) => self.holding.refused(request),
-            Some(HolderOutput::InUse(resource)) => self.holding.begin_leaving(now, resource),
+            Some(HolderOutput::Refused(request, error)) => self.holding.refused(request, error),
+            Some(HolderOutput::InUse(resource)) => {
+                self.holding.begin_leaving(now, resource, self.holder.kept(resource));
+            }
             Some(HolderOutput::GiveUp(resource, _)) if self.holding.give_up(resource) => self.lose_writes(),
             _ => {}
         }

@@ -13,8 +13,12 @@ pub struct SharingStatus {
     pub lease_left: Duration,
     /// How often it was asked to drop copies.
     pub purges: u64,
-    /// Ranges that it holds alone.
+    /// Ranges that it holds alone, or the whole unit, also to read.
     pub ranges_held: u64,
+    /// How often it asked for such.
+    pub asks: u64,
+    /// How often such that it used were called back.
+    pub callbacks: u64,
     /// How many lives it has had.
     pub lives: u64,
 }

@@ -1,7 +1,7 @@
 //! Old dirty data in a cache of a shared LUN: this host gets the grants of its ranges before it
 //! checks for the last time whether other hosts wrote there, and before any of it is written.
 
-use block::grants::Grants;
+use block::grants::{Grants, Right};
 use block::{ByteRange, Device, SharedDevice};
 use cache::Cache;
 
@@ -31,7 +31,7 @@ async fn claim(grants: &Grants, ranges: &[ByteRange], place: &Place) -> Result<(
     let all = async {
         ranges.iter().for_each(|range| grants.want(*range));
         for range in ranges {
-            grants.acquire(*range).await;
+            grants.acquire(*range, Right::Change).await;
         }
     };
     tokio::time::timeout(CLAIM_TIME_MAX, all).await.map_err(|_| {

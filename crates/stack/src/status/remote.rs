@@ -114,8 +114,12 @@ pub struct Sharing {
     pub lease_left_ms: u64,
     /// How often it was asked to drop copies.
     pub purges: u64,
-    /// Ranges that it holds alone, of 1 MiB each.
+    /// Ranges that it holds alone, of 1 MiB each; of a mount 1 while it has the lock.
     pub ranges_held: u64,
+    /// How often it asked for such a range, or the lock.
+    pub asks: u64,
+    /// How often such a range that was in use, or the lock, was called back.
+    pub callbacks: u64,
     /// How many lives it has had.
     pub lives: u64,
 }

@@ -438,6 +438,7 @@ fn a_name_that_another_lun_has_is_refused_to_persist_and_left_alone_by_the_daemo
     let other = ["attach", zero.as_str(), "--name", "disk", "--persist", "--cache", "c", "--cache-size", "8MiB"];
     host.run(&other).failure(IN_USE, &["with another cache.path"]);
     assert_eq!(fs::read_dir(host.world.path("etc")).unwrap().count(), 0);
+    host.run(&["detach", "disk", "--forget"]).failure(5, &["no file in", "runs, and goes on"]);
     // A file by hand, with each way to end what it names.
     let fits = |kept: &Value| kept["state"] == "taken" && kept["pid"].is_null();
     host.file("disk", 1, "");

@@ -189,6 +189,8 @@ impl Kept {
         self.starts += 1;
         self.is_asked_for = false;
         self.is_held = false;
+        // What it waited for is over.
+        self.why = self.last_end.as_ref().and_then(End::why).map(str::to_owned);
         self.needs_start.clear();
         self.note_no_set();
     }

@@ -139,7 +139,7 @@ async fn until_settled(name: &str, paths: &Paths) -> Result<KeptStatus> {
 /// be forgotten.
 ///
 /// # Errors
-/// When that cannot be told.
+/// `NotFound` when something runs under `name`, and no file is of it; when that cannot be told.
 pub(super) async fn is_of_another(name: &str) -> Result<bool> {
     check_name(name)?;
     let paths = Paths::from_environment()?;
@@ -148,10 +148,11 @@ pub(super) async fn is_of_another(name: &str) -> Result<bool> {
     if let Some(kept) = daemon.iter().flat_map(|daemon| &daemon.attachments).find(|kept| kept.name == name) {
         return Ok(kept.state == "taken");
     }
-    let seen = match read_directory(&directory_of(daemon.as_ref())?, &paths, |_| None) {
-        Err(error) if error.failure() == Failure::NotFound => return Ok(false),
-        seen => seen?,
-    };
+    let directory = directory_of(daemon.as_ref())?;
+    // What has no file is not to be forgotten, and not ended by that.
+    let advice = format!("; \"{name}\" runs, and goes on: `forebay detach {name}` ends it");
+    file_of(&directory, &paths, name).map_err(|error| error.advise(&advice))?;
+    let seen = read_directory(&directory, &paths, |_| None)?;
     let file = seen.files.into_iter().find(|file| file.name == name);
     Ok(file.is_some_and(|file| other_units(&file.start, &status).is_some()))
 }

@@ -358,7 +358,7 @@ fn what_has_the_name_and_is_none_of_the_file_is_neither_adopted_nor_ended_and_it
     bench.supervisor.freed("a", bench.now);
     assert_eq!(bench.actions(), [seek("a")]);
     bench.supervisor.absent("a", bench.now);
-    assert_eq!(bench.actions().len(), 1);
+    assert_eq!((bench.actions().len(), bench.status("a").unwrap().why), (1, None));
     // Neither a file that is gone nor a stop ends it, also where it did not answer at first.
     for stops in [true, false] {
         let mut bench = Bench::with(&["a", "b"]);

@@ -4,7 +4,8 @@
 //! Of the README, the tutorial and every guide, the blocks tagged `sh` run one after the other in one bash, in a world
 //! of their own. Changed are only the portal, `127.0.0.1:3260`, that of a target for other hosts, `192.0.2.7:3260`, and
 //! that of a gateway, `127.0.0.1:3261`, which become free ports of the loopback; and each command in the background is
-//! noted, since one that ends with an error is one that the page should not say. Blocks tagged `console` or `text` are shown and not run.
+//! noted, since one that ends with an error is one that the page should not say. Blocks tagged `console` or `text` are
+//! shown and not run.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

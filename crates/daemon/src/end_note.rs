@@ -103,7 +103,7 @@ impl EndNotes {
     /// Notes that a daemon tells the process `pid` of `name` to detach.
     pub fn note_asked(&self, name: &str, pid: u32) {
         if let Err(error) = EndNote::new(pid, 0, "").write(&self.asked(name)) {
-            tracing::warn!(%error, attachment = name, "if this daemon is killed now, the next one takes its end for a user's");
+            tracing::warn!(%error, attachment = name, "a next daemon takes its end for a user's");
         }
     }
 

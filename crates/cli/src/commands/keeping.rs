@@ -135,8 +135,8 @@ async fn until_settled(name: &str, paths: &Paths) -> Result<KeptStatus> {
     }
 }
 
-/// Whether an attachment of another logical unit runs under `name` than that of the file of `name`: it is not what is to
-/// be forgotten.
+/// Whether an attachment of another logical unit runs under `name` than that of the file of `name`: it is not what
+/// is to be forgotten.
 ///
 /// # Errors
 /// `NotFound` when something runs under `name`, and no file is of it; when that cannot be told.

@@ -100,6 +100,13 @@ impl Host {
         assert!(!said.contains("Pattern verification failed"), "{said}");
     }
 
+    /// That what was written is on the LUN: nothing is dirty any more.
+    #[track_caller]
+    fn check_cleaned(&self) {
+        self.io("disk", &["read -P 5 0 64k"]);
+        assert_eq!(self.world.status("disk")["cache"]["dirty_bytes"], 0);
+    }
+
     /// What is on the LUN itself.
     #[track_caller]
     fn check_lun(&self, lun: u64, command: &str) {
@@ -417,4 +424,191 @@ fn an_attachment_is_kept_by_a_word_and_forgotten_by_another() {
     let said = tests::finish(command.env("FOREBAY_CHAP_PASSWORD", "a-long-secret"));
     said.failure(USAGE, &["FOREBAY_CHAP_PASSWORD is not kept", "chap.file"]);
     assert_eq!(fs::read_dir(host.world.path("etc")).unwrap().count(), 0);
+}
+
+/// What was written to one LUN must not be on another one, and nobody's attachment ends for somebody else's file.
+#[test]
+fn a_name_that_another_lun_has_is_refused_to_persist_and_left_alone_by_the_daemon_and_by_forget() {
+    let host = Host::new();
+    let daemon = host.daemon(&[]);
+    let (zero, one) = (host.target.url(0), host.target.url(1));
+    let by_hand = host.world.start(["attach", &zero, "--name", "disk"]);
+    let persist = ["attach", one.as_str(), "--name", "disk", "--persist"];
+    host.run(&persist).failure(IN_USE, &["\"disk\" is running already, with another url", "choose another --name"]);
+    let other = ["attach", zero.as_str(), "--name", "disk", "--persist", "--cache", "c", "--cache-size", "8MiB"];
+    host.run(&other).failure(IN_USE, &["with another cache.path"]);
+    assert_eq!(fs::read_dir(host.world.path("etc")).unwrap().count(), 0);
+    host.run(&["detach", "disk", "--forget"]).failure(5, &["no file in", "runs, and goes on"]);
+    // A file by hand, with each way to end what it names.
+    let fits = |kept: &Value| kept["state"] == "taken" && kept["pid"].is_null();
+    host.file("disk", 1, "");
+    host.run(&["daemon", "reload"]).success();
+    let kept = host.wait_for("disk", "its name is taken", fits);
+    assert!(kept["why"].as_str().unwrap().contains(&zero), "{kept}");
+    let said = host.run(&["status", "daemon"]).success();
+    assert!(said.contains("its name is taken") && said.contains(&one), "{said}");
+    host.run(&["daemon", "start", "disk"]).success();
+    host.wait_for("disk", "its name is taken still", fits);
+    let said = host.run(&["detach", "disk", "--forget"]).success();
+    assert!(said.contains("disk: forgotten") && said.contains("another LUN, and goes on"), "{said}");
+    host.wait_for("disk", "to be forgotten", Value::is_null);
+    assert_eq!(host.world.status("disk")["pid"], by_hand.id());
+    host.file("disk", 1, "");
+    assert_eq!(daemon.terminate().code, Some(0));
+    let daemon = host.daemon(&["--stop-attachments"]);
+    host.wait_for("disk", "its name is taken", fits);
+    assert_eq!(daemon.terminate().code, Some(0), "{}", host.log());
+    assert_eq!(host.world.status("disk")["pid"], by_hand.id());
+    let said = host.run(&["detach", "disk", "--forget"]).success();
+    assert!(said.contains("another LUN, and goes on"), "without a daemon: {said}");
+    // When that one ends, the file's is attached.
+    host.file("disk", 1, "");
+    let _daemon = host.daemon(&[]);
+    host.wait_for("disk", "its name is taken", fits);
+    host.run(&["detach", "disk"]).success();
+    by_hand.wait().success();
+    host.wait_for_state("disk", "running");
+    host.io("disk", &["write -P 7 0 64k"]);
+    host.run(&["detach", "disk", "--forget"]).success();
+    host.check_lun(1, "read -P 7 0 64k");
+    host.check_lun(0, "read -P 0 0 64k");
+    // The same LUN by hand is adopted, and what else its file says is told.
+    let _by_hand = host.world.start(["attach", &zero, "--name", "disk"]);
+    let said = host.run(&["attach", &zero, "--name", "disk", "--persist"]).success();
+    assert!(said.starts_with("ready: "), "{said}");
+}
+
+#[test]
+fn a_pipe_among_the_files_keeps_nobody_waiting() {
+    let host = Host::new();
+    host.file("disk", 0, "");
+    let daemon = host.daemon(&[]);
+    for name in ["pipe", "other"] {
+        tool("mkfifo", [host.world.path("etc").join(format!("{name}.toml"))]);
+        let said = host.run(&["daemon", "reload"]).success();
+        assert!(said.contains(&format!("{name}.toml: it is no file")), "{said}");
+    }
+    assert_eq!(host.kept("disk")["state"], "running");
+    assert_eq!(daemon.terminate().code, Some(0));
+    let _daemon = host.daemon(&[]);
+    assert_eq!(host.kept("disk")["state"], "running");
+}
+
+#[test]
+fn what_a_killed_daemon_was_detaching_is_attached_again_by_the_next_one() {
+    let host = Host::new();
+    let target = host.target.process.id();
+    host.file("disk", 0, CACHE);
+    let mut daemon = host.daemon(&["--stop-attachments"]);
+    // It stops everything once, and once its file is gone for a while.
+    for stops in [true, false] {
+        host.io("disk", &["write -P 5 0 64k", "flush"]);
+        let before = pid(&host.kept("disk"));
+        // What is dirty has to wait.
+        signal(target.into(), Signal::STOP);
+        let text = fs::read_to_string(host.world.path("etc").join("disk.toml")).unwrap();
+        if stops {
+            signal(daemon.id().into(), Signal::TERM);
+        } else {
+            host.remove("disk");
+            host.run(&["daemon", "reload"]).success();
+        }
+        host.wait_for_state("disk", "detaching");
+        signal(daemon.id().into(), Signal::KILL);
+        daemon.wait();
+        host.text("disk", &text);
+        daemon = host.daemon(&[]);
+        assert_eq!(host.kept("disk")["state"], "detaching", "{}", host.log());
+        signal(target.into(), Signal::CONT);
+        host.wait_for("disk", "to be attached again", |kept| kept["state"] == "running" && kept["pid"] != before);
+        host.check_cleaned();
+    }
+    // A user's own detach stays one, also for a daemon that begins meanwhile.
+    host.io("disk", &["write -P 6 0 64k", "flush"]);
+    signal(target.into(), Signal::STOP);
+    let mut detach = host.world.forebay().args(["detach", "disk"]).stdout(Stdio::null()).spawn().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while host.world.status("disk")["detaching"].is_null() {
+        assert!(Instant::now() < deadline, "{}", host.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    signal(daemon.id().into(), Signal::KILL);
+    daemon.wait();
+    let _daemon = host.daemon(&[]);
+    signal(target.into(), Signal::CONT);
+    host.wait_for_state("disk", "detached");
+    assert!(detach.wait().unwrap().success());
+}
+
+#[test]
+fn a_setting_that_an_attachment_refuses_at_a_reload_is_said_and_set_as_soon_as_it_takes_it() {
+    let host = Host::new();
+    host.file("disk", 0, CACHE);
+    let _daemon = host.daemon(&[]);
+    let id = pid(&host.kept("disk"));
+    signal(id, Signal::STOP);
+    host.file("disk", 0, &format!("{CACHE}mode = \"write-through\"\n"));
+    let read = host.run(&["daemon", "reload", "--json"]).json();
+    assert!(read["changed"][0]["refused"][0].as_str().unwrap().starts_with("cache.mode=write-through: "), "{read}");
+    let said = host.run(&["status", "daemon"]).success();
+    assert!(said.contains("not set yet, and tried again: cache.mode=write-through: "), "{said}");
+    signal(id, Signal::CONT);
+    host.wait_for("disk", "nothing is left to set", |kept| kept["not_set"].as_array().unwrap().is_empty());
+    assert_eq!(host.world.status("disk")["settings"]["cache.mode"], "write-through");
+    assert_eq!(pid(&host.kept("disk")), id);
+}
+
+#[test]
+fn persist_attaches_also_what_was_detached_before_its_file_was_removed() {
+    let host = Host::new();
+    let url = host.target.url(0);
+    let persist = ["attach", url.as_str(), "--name", "disk", "--persist"];
+    let daemon = host.daemon(&[]);
+    assert!(host.run(&persist).success().starts_with("ready: "));
+    host.run(&["detach", "disk"]).success();
+    host.wait_for_state("disk", "detached");
+    host.remove("disk");
+    let said = host.run(&persist).success();
+    assert!(said.starts_with("ready: "), "{said}");
+    // The same while no daemon runs.
+    host.run(&["detach", "disk"]).success();
+    host.wait_for_state("disk", "detached");
+    assert_eq!(daemon.terminate().code, Some(0));
+    host.remove("disk");
+    assert!(host.run(&persist).success().contains("a daemon attaches it"));
+    let _daemon = host.daemon(&[]);
+    assert_eq!(host.kept("disk")["state"], "running");
+}
+
+#[test]
+fn persist_that_is_interrupted_leaves_the_whole_file_or_none_and_nothing_else() {
+    let host = Host::new();
+    let url = host.target.url(0);
+    let etc = host.world.path("etc");
+    let persist = || {
+        let mut command = host.world.forebay();
+        command.args(["attach", &url, "--name", "disk", "--persist"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    for milliseconds in (0..60).step_by(2) {
+        let mut asked = persist();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        signal(asked.id().into(), Signal::INT);
+        asked.wait().unwrap();
+        let names = fs::read_dir(&etc).unwrap().map(|entry| entry.unwrap().file_name());
+        let others: Vec<_> = names.filter(|name| name != "disk.toml").collect();
+        assert!(others.is_empty(), "after {milliseconds} ms: {others:?}");
+        let _ = fs::remove_file(etc.join("disk.toml"));
+    }
+    // While a daemon starts it.
+    let _daemon = host.daemon(&[]);
+    signal(host.target.process.id().into(), Signal::STOP);
+    let asked = persist();
+    host.wait_for_state("disk", "starting");
+    signal(asked.id().into(), Signal::INT);
+    let said = asked.wait_with_output().unwrap();
+    signal(host.target.process.id().into(), Signal::CONT);
+    let words = String::from_utf8_lossy(&said.stderr);
+    assert!(said.status.code() == Some(1) && words.contains("ended by a signal; disk is kept in "), "{said:?}");
+    host.wait_for_state("disk", "running");
 }

@@ -2,8 +2,10 @@
 //! somewhere.
 //!
 //! Of the README, the tutorial and every guide, the blocks tagged `sh` run one after the other in one bash, in a world
-//! of their own. Changed are only the portal, `127.0.0.1:3260`, and that of a gateway, `127.0.0.1:3261`, which become
-//! free ports. Blocks tagged `console` or `text` are shown and not run.
+//! of their own. Changed are only the portal, `127.0.0.1:3260`, that of a target for other hosts, `192.0.2.7:3260`, and
+//! that of a gateway, `127.0.0.1:3261`, which become free ports of the loopback; and each command in the background is
+//! noted, since one that ends with an error is one that the page should not say. Blocks tagged `console` or `text` are
+//! shown and not run.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,6 +16,8 @@ use tests::{World, finish, forebay_binary};
 
 /// The portal that the pages use.
 const PORTAL: &str = "127.0.0.1:3260";
+/// The portal of a target that other hosts use.
+const REMOTE_PORTAL: &str = "192.0.2.7:3260";
 /// The address of the gateway that a page makes.
 const GATEWAY: &str = "127.0.0.1:3261";
 /// Longest run of one page; some measure for a few seconds.
@@ -96,10 +100,49 @@ fn sudo() -> Option<&'static str> {
     is_allowed.then_some("exec /usr/bin/sudo -n \"$@\"")
 }
 
+/// The script, which fails at its end when a command in the background has ended with an error. One that the page
+/// killed is none of these.
+fn with_jobs_checked(script: &str) -> String {
+    let noted = script.lines().map(|line| match line.strip_suffix(" &") {
+        Some(command) => format!("{line}\nbackground+=(\"$!:\"{})\n", shell_word(command)),
+        None => format!("{line}\n"),
+    });
+    let check = "
+        for job in \"${background[@]}\"; do
+            kill -0 \"${job%%:*}\" 2>/dev/null && continue
+            code=0
+            wait \"${job%%:*}\" 2>/dev/null || code=$?
+            [ \"$code\" -eq 0 ] || [ \"$code\" -ge 127 ] || { echo \"exit code $code of: ${job#*:}\" >&2; exit 1; }
+        done
+    ";
+    format!("background=()\n{}{check}", noted.collect::<String>())
+}
+
+/// The text as one word of a shell.
+fn shell_word(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[test]
+fn a_command_in_the_background_that_fails_fails_its_page() {
+    let run = |script: &str| {
+        finish(Command::new("bash").args(["-c", &format!("set -euo pipefail\n{}", with_jobs_checked(script))]))
+    };
+    run("sh -c 'exit 6' &\nsleep 0.5\ntrue\n").failure(1, &["exit code 6 of: sh -c 'exit 6'"]);
+    run("true &\nsleep 60 &\nkill $!\nwait $! || true\n").success();
+    run("echo none\n").success();
+}
+
 /// Runs the blocks of the page.
 #[track_caller]
 fn run_page(page: &str) {
-    let script = parts(&root().join(page)).shell.replace(PORTAL, &free_portal()).replace(GATEWAY, &free_portal());
+    let shell = parts(&root().join(page)).shell;
+    // The port of the loopback that it becomes would need no option.
+    let mut remote = shell.lines().filter(|line| line.contains("target serve") && line.contains(REMOTE_PORTAL));
+    assert!(remote.all(|line| line.contains("--allow-remote")), "{page}: a target for others that lets none in");
+    let script = [PORTAL, REMOTE_PORTAL, GATEWAY]
+        .into_iter()
+        .fold(shell, |script, address| script.replace(address, &free_portal()));
     assert!(!script.is_empty(), "{page} has nothing to run");
     let world = World::new();
     fs::create_dir(world.path("bin")).expect("the world can be written to");
@@ -125,12 +168,19 @@ fn run_page(page: &str) {
     ' EXIT\n";
     let mut command = Command::new("timeout");
     command
-        .args(["--kill-after=10", PAGE_SECONDS_MAX, "bash", "-c", &format!("set -euo pipefail\n{tidy}{script}")])
+        .args([
+            "--kill-after=10",
+            PAGE_SECONDS_MAX,
+            "bash",
+            "-c",
+            &format!("set -euo pipefail\n{tidy}{}", with_jobs_checked(&script)),
+        ])
         .current_dir(world.path("work"))
         .env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", world.path("bin").display()))
         .env("FOREBAY_RUNTIME_DIR", world.path("run"))
         .env("FOREBAY_STATE_DIR", world.path("state"))
-        .env("FOREBAY_CONFIG_DIR", world.path("etc"))
+        // Nobody who types a page has it set.
+        .env_remove("FOREBAY_CONFIG_DIR")
         .env_remove("FOREBAY_CHAP_PASSWORD");
     let finished = finish(&mut command);
     assert_eq!(finished.code, Some(0), "{page}:\n{}\n{}", finished.stdout, finished.stderr);

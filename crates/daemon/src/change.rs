@@ -50,11 +50,19 @@ fn value(setting: &Setting, file: &AttachmentFile) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use stack::status::start::StartStatus;
+
     use super::*;
 
     fn file(url: &str, settings: &[(&'static str, &str)]) -> AttachmentFile {
         let settings = settings.iter().map(|(key, text)| (*key, vec![(*text).to_owned()])).collect();
-        AttachmentFile { path: "disk.toml".into(), name: "disk".into(), url: url.into(), settings }
+        AttachmentFile {
+            path: "disk.toml".into(),
+            name: "disk".into(),
+            url: url.into(),
+            settings,
+            start: StartStatus::default(),
+        }
     }
 
     #[test]

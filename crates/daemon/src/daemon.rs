@@ -25,7 +25,7 @@ impl Daemon {
     ///
     /// # Errors
     /// `InUse` when a daemon runs already; a directory that cannot be read.
-    pub fn start(config: DaemonConfig, paths: &Paths) -> Result<Self> {
+    pub async fn start(config: DaemonConfig, paths: &Paths) -> Result<Self> {
         let control = ControlServer::bind_as(paths, NAME).map_err(|error| match error.failure() {
             Failure::InUse => {
                 let message = format!(
@@ -36,7 +36,7 @@ impl Daemon {
             _ => error,
         })?;
         let keeper = Keeper::new(config, paths)?;
-        keeper.begin()?;
+        keeper.begin().await?;
         Ok(Self { keeper: Rc::new(keeper), control })
     }
 

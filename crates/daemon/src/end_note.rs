@@ -4,6 +4,9 @@
 //! A process that was killed leaves none. A note of an attachment that was detached stays until
 //! that is started again, so that a daemon that begins anew does not attach what its user detached.
 //! Notes of before a restart of the system do not count.
+//!
+//! Before the daemon itself tells a process to detach, it notes that in `NAME.asked`: should the
+//! daemon be killed meanwhile, that end is not taken for one that a user wanted.
 
 use std::env;
 use std::fs::{self, DirBuilder};
@@ -71,26 +74,15 @@ pub struct EndNotes {
 }
 
 impl EndNotes {
-    /// The folder of notes, made if it is missing. Notes that a daemon made while it detached
-    /// everything, and was killed meanwhile, are removed: no user asked for those ends.
+    /// The folder of notes, made if it is missing.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn open(paths: &Paths) -> Result<Self> {
         let directory = paths.supervision();
-        let context = |error: &std::io::Error| Error::io(format!("cannot use {}", directory.display()), error);
-        DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(|error| context(&error))?;
-        let notes = Self { directory: directory.clone() };
-        if notes.stop_mark().exists() {
-            for entry in fs::read_dir(&directory).map_err(|error| context(&error))?.flatten() {
-                let path = entry.path();
-                if path.extension().is_some_and(|extension| extension == "end") {
-                    fs::remove_file(&path).map_err(|error| context(&error))?;
-                }
-            }
-            fs::remove_file(notes.stop_mark()).map_err(|error| context(&error))?;
-        }
-        Ok(notes)
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+        made.map_err(|error| Error::io(format!("cannot use {}", directory.display()), &error))?;
+        Ok(Self { directory })
     }
 
     /// The file of the note of `name`.
@@ -100,13 +92,39 @@ impl EndNotes {
 
     /// The note of `name` of this run of the system. One that cannot be read counts as none.
     pub fn read(&self, name: &str) -> Option<EndNote> {
-        let note: EndNote = serde_json::from_slice(&fs::read(self.path(name)).ok()?).ok()?;
-        (note.version == VERSION && note.boot_id == boot_id()).then_some(note)
+        read(&self.path(name))
     }
 
-    /// Whether `name` was detached, and not started since.
+    /// Whether `name` was detached, not by a daemon, and not started since.
     pub fn is_held(&self, name: &str) -> bool {
-        self.read(name).is_some_and(|note| note.code == 0)
+        self.read(name).is_some_and(|note| note.code == 0 && !self.is_asked(name, note.pid))
+    }
+
+    /// Notes that a daemon tells the process `pid` of `name` to detach.
+    pub fn note_asked(&self, name: &str, pid: u32) {
+        if let Err(error) = EndNote::new(pid, 0, "").write(&self.asked(name)) {
+            tracing::warn!(%error, attachment = name, "a next daemon takes its end for a user's");
+        }
+    }
+
+    /// Whether a daemon told the process `pid` of `name` to detach.
+    pub fn is_asked(&self, name: &str, pid: u32) -> bool {
+        read(&self.asked(name)).is_some_and(|note| note.pid == pid)
+    }
+
+    /// Forgets that: it could not, and goes on.
+    pub fn forget_asked(&self, name: &str) {
+        let _ = fs::remove_file(self.asked(name));
+    }
+
+    /// Removes the notes of processes before `pid`, which runs as `name`.
+    pub fn keep_those_of(&self, name: &str, pid: u32) {
+        if self.read(name).is_some_and(|note| note.pid != pid) {
+            let _ = fs::remove_file(self.path(name));
+        }
+        if !self.is_asked(name, pid) {
+            self.forget_asked(name);
+        }
     }
 
     /// Notes that `name` is detached, and not to be started by itself.
@@ -118,26 +136,21 @@ impl EndNotes {
         }
     }
 
-    /// Removes the note of `name`. One that is not there is no error.
+    /// Removes the notes of `name`. That there are none is no error.
     pub fn remove(&self, name: &str) {
         let _ = fs::remove_file(self.path(name));
+        self.forget_asked(name);
     }
 
-    /// Marks that all attachments are being detached by the daemon, until [`EndNotes::note_stopped`].
-    pub fn note_stopping(&self) {
-        if let Err(error) = fs::write(self.stop_mark(), "") {
-            tracing::warn!(%error, "if this daemon is killed now, the next one takes its ends for a user's");
-        }
+    fn asked(&self, name: &str) -> PathBuf {
+        self.directory.join(format!("{name}.asked"))
     }
+}
 
-    /// They are.
-    pub fn note_stopped(&self) {
-        let _ = fs::remove_file(self.stop_mark());
-    }
-
-    fn stop_mark(&self) -> PathBuf {
-        self.directory.join("stopping")
-    }
+/// The note in the file, of this run of the system.
+fn read(path: &Path) -> Option<EndNote> {
+    let note: EndNote = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    (note.version == VERSION && note.boot_id == boot_id()).then_some(note)
 }
 
 /// Which run of the system this is; the same for all where that is not known.
@@ -178,13 +191,22 @@ mod tests {
     fn ends_that_a_killed_daemon_had_asked_for_are_not_taken_for_a_users() {
         let (_directory, paths) = notes();
         let notes = EndNotes::open(&paths).unwrap();
-        notes.note_stopping();
-        notes.hold("disk");
+        notes.note_asked("disk", 7);
+        notes.hold("web");
+        EndNote::new(7, 0, "").write(&notes.path("disk")).unwrap();
         let next = EndNotes::open(&paths).unwrap();
-        assert!(!next.is_held("disk"));
-        next.hold("disk");
-        next.note_stopping();
-        next.note_stopped();
-        assert!(EndNotes::open(&paths).unwrap().is_held("disk"));
+        assert!(next.is_asked("disk", 7) && !next.is_held("disk") && next.is_held("web"));
+        // A later process, which its user detached.
+        EndNote::new(8, 0, "").write(&next.path("disk")).unwrap();
+        assert!(next.is_held("disk") && !next.is_asked("disk", 8));
+        // The process could not detach, and its user did that later.
+        EndNote::new(7, 0, "").write(&next.path("disk")).unwrap();
+        next.forget_asked("disk");
+        assert!(next.is_held("disk"));
+        next.note_asked("disk", 7);
+        next.keep_those_of("disk", 7);
+        assert!(next.is_asked("disk", 7) && next.read("disk").is_some());
+        next.keep_those_of("disk", 9);
+        assert!(!next.is_asked("disk", 7) && next.read("disk").is_none());
     }
 }

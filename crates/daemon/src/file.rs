@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use stack::attach::AttachConfig;
 use stack::paths::{Paths, check_name};
 use stack::settings::{Origin, Settings};
+use stack::status::start::StartStatus;
 use stack::{Error, Failure, Result};
 
 use crate::NAME;
@@ -23,6 +24,8 @@ pub struct AttachmentFile {
     pub url: String,
     /// The texts of each of its settings, as they are in the file.
     pub settings: BTreeMap<&'static str, Vec<String>>,
+    /// What an attachment is started with by it.
+    pub start: StartStatus,
 }
 
 impl AttachmentFile {
@@ -55,8 +58,8 @@ impl AttachmentFile {
             let message = format!("the name \"{NAME}\" is that of the daemon: give another file name, or a `name`");
             return Err(of_file(Error::new(Failure::Usage, message)));
         }
-        AttachConfig::of(&url, settings, paths).map_err(of_file)?;
-        Ok(Self { path: path.to_owned(), name, url, settings: texts })
+        let start = AttachConfig::of(&url, settings, paths).map_err(of_file)?.stack.start_status();
+        Ok(Self { path: path.to_owned(), name, url, settings: texts, start })
     }
 
     /// Whether an attachment of this file is the same as one of `other`.
@@ -99,6 +102,7 @@ mod tests {
             ("a.toml", format!("{URL}front = \"nbt\"\n"), "a.toml, line 2: front nbt: use "),
             ("a.toml", "url = \"http://h\"\n".to_owned(), "a.toml: "),
             ("a b.toml", URL.to_owned(), "a b.toml: \"a b\" is no name"),
+            ("-x.toml", URL.to_owned(), "-x.toml: \"-x\" is no name"),
             ("daemon.toml", URL.to_owned(), "that of the daemon"),
         ] {
             let error = parse(name, &text).unwrap_err();

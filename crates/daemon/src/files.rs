@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use stack::paths::Paths;
 use stack::settings::file::is_of_target;
 use stack::status::daemon::FileRefused;
@@ -86,8 +88,9 @@ fn files_in(directory: &Path) -> Result<Vec<PathBuf>> {
 fn read_file(path: &Path) -> Result<String> {
     let refused = |why: &str| Err(Error::new(Failure::Usage, format!("{}: {why}", path.display())));
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| {
-        // A pipe would keep all others waiting.
+    // Who opens a pipe waits for its other end, but for this; a regular file does not change by it.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let read = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path).and_then(|file| {
         if !file.metadata()?.is_file() {
             return Ok(None);
         }
@@ -150,13 +153,28 @@ mod tests {
         world.write("bytes.toml", b"\xff\xfe");
         world.write("large.toml", &vec![b'#'; FILE_BYTES_MAX as usize + 1]);
         fs::create_dir(world.directory.path().join("folder.toml")).unwrap();
-        std::os::unix::fs::symlink("nowhere", world.directory.path().join("gone.toml")).unwrap();
+        let at = |name: &str| world.directory.path().join(name);
+        std::os::unix::fs::symlink("nowhere", at("gone.toml")).unwrap();
+        std::os::unix::fs::symlink("loop.toml", at("loop.toml")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", at("device.toml")).unwrap();
+        // Nobody has its other end.
+        rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe.toml"), rustix::fs::Mode::RUSR).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket.toml")).unwrap();
         let (files, refused) = world.read(|_| None);
         assert_eq!(files, ["a.toml=a", "b.toml=b"]);
-        for words in ["wrong.toml, line 1", "bytes.toml: it is no text", "large.toml: it has more", "folder.toml: "] {
+        for words in [
+            "wrong.toml, line 1",
+            "bytes.toml: it is no text",
+            "large.toml: it has more",
+            "folder.toml: it is no file",
+            "device.toml: it is no file",
+            "pipe.toml: it is no file",
+            "socket.toml: ",
+            "loop.toml: ",
+        ] {
             assert_eq!(refused.iter().filter(|why| why.contains(words)).count(), 1, "{words}: {refused:?}");
         }
-        assert_eq!(refused.len(), 5, "{refused:?}");
+        assert_eq!(refused.len(), 9, "{refused:?}");
         assert_eq!(file_of(world.directory.path(), &world.paths, "wrong").unwrap().file_name().unwrap(), "wrong.toml");
         assert!(file_of(world.directory.path(), &world.paths, "target").is_err());
     }

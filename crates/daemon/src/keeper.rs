@@ -12,6 +12,7 @@ use base::clock::{Clock, Instant};
 use futures_util::FutureExt;
 use futures_util::future::{LocalBoxFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use serde_json::Value;
 use stack::control::{ControlRequest, Presence, call, look};
 use stack::paths::Paths;
 use stack::status::daemon::{DaemonStatus, FileChange, FilesRead};
@@ -28,9 +29,12 @@ use crate::end::{End, failure};
 use crate::end_note::EndNotes;
 use crate::file::AttachmentFile;
 use crate::files::{FilesSeen, read_directory};
+use crate::kept::{Kept, Told};
 use crate::limits::{ANSWER_LOOK_INTERVAL, READY_TIME_MAX};
 use crate::processes::{Found, Process, Processes};
-use crate::supervisor::{Action, FilesChange, Supervisor};
+use crate::reading::Reading;
+use crate::sameness::{differences, other_units};
+use crate::supervisor::{Action, FilesChange, Seen, Supervisor};
 
 /// The attachments, and what keeps them.
 pub(crate) struct Keeper {
@@ -39,7 +43,8 @@ pub(crate) struct Keeper {
     clock: Arc<dyn Clock>,
     processes: Processes,
     pub(crate) supervisor: RefCell<Supervisor>,
-    /// Held by one reading of the files at a time.
+    files: Reading,
+    /// Held by one reading of the files at a time, until what they changed is set.
     reading: tokio::sync::Mutex<()>,
     /// There may be new actions.
     woken: Notify,
@@ -61,6 +66,7 @@ impl Keeper {
             clock: system_clock()?,
             processes,
             supervisor: RefCell::default(),
+            files: Reading::default(),
             reading: tokio::sync::Mutex::default(),
             woken: Notify::new(),
             ended: watch::Sender::new(false),
@@ -71,8 +77,8 @@ impl Keeper {
     ///
     /// # Errors
     /// When their directory is there and cannot be read.
-    pub(crate) fn begin(&self) -> Result<()> {
-        match self.seen() {
+    pub(crate) async fn begin(&self) -> Result<()> {
+        match self.seen().await {
             Ok(seen) => self.take_files(seen).1.iter().for_each(|mistake| tracing::warn!("{mistake}")),
             // It may be made later, as by `attach --persist`.
             Err(error) if error.failure() == Failure::NotFound => tracing::warn!("there are no attachments: {error}"),
@@ -90,6 +96,7 @@ impl Keeper {
                     Action::Seek(name) => work.push(self.seek(name).boxed_local()),
                     Action::Spawn(name, file) => work.push(self.start(name, file).boxed_local()),
                     Action::Detach(name) => work.push(self.detach(name).boxed_local()),
+                    Action::Set(name) => work.push(self.set_again(name).boxed_local()),
                     Action::Terminate(name) => self.processes.terminate(&name),
                     Action::Hold(name) => self.processes.notes.hold(&name),
                     Action::Release(name) => self.processes.notes.remove(&name),
@@ -155,16 +162,96 @@ impl Keeper {
         }
     }
 
-    /// Adopts the process that runs under this name, and watches it to its end.
+    /// Adopts the process that runs under this name, if it is of the file, and watches it to its end.
     async fn seek(&self, name: String) {
-        let (process, does_answer) = match self.processes.find(&name).await {
+        let (process, status) = match self.processes.find(&name).await {
             Found::Nobody => return self.tell_of(&name, |supervisor, now| supervisor.absent(&name, now)),
             Found::Unclear(end) => return self.tell_of(&name, |supervisor, now| supervisor.ended(&name, end, now)),
-            Found::Somebody(process, does_answer) => (process, does_answer),
+            Found::Somebody(process, status) => (process, status),
         };
+        let is_asked = self.processes.notes.is_asked(&name, process.pid);
+        let Some(status) = status else {
+            return if is_asked { self.see_off(&name, process).await } else { self.await_answer(&name, process).await };
+        };
+        if is_asked && is_detaching(&status) {
+            return self.see_off(&name, process).await;
+        }
+        // It was asked, and could not.
+        self.processes.notes.forget_asked(&name);
+        if self.is_of_another(&name, &status) {
+            return self.leave_alone(&name, &process, &status).await;
+        }
         tracing::info!(attachment = name, pid = process.pid, "it runs already, and is adopted");
-        self.tell_of(&name, |supervisor, now| supervisor.found(&name, process.pid, does_answer, now));
+        let process = self.processes.hold(&name, process);
+        self.adopt(&name, process.pid, &status);
         self.watch(&name, &process, self.processes.end_of_stranger(&name, &process)).await;
+    }
+
+    fn is_of_another(&self, name: &str, status: &Value) -> bool {
+        let supervisor = self.supervisor.borrow();
+        supervisor.get(name).is_some_and(|kept| other_units(&kept.file.start, status).is_some())
+    }
+
+    /// A process that answers is that of the file; some of its settings may be others.
+    fn adopt(&self, name: &str, pid: u32, status: &Value) {
+        self.tell_of(name, |supervisor, now| {
+            supervisor.found(name, pid, Seen::Serves, now);
+            let start = supervisor.get(name).map(|kept| kept.file.start.clone()).unwrap_or_default();
+            supervisor.note_needs_start(name, &differences(&start, status).unwrap_or_default());
+        });
+    }
+
+    /// A process that a daemon before this one told to detach: it is started again when it has ended.
+    async fn see_off(&self, name: &str, process: Process) {
+        tracing::info!(attachment = name, pid = process.pid, "a daemon before this one told it to detach");
+        let process = self.processes.hold(name, process);
+        self.tell_of(name, |supervisor, now| supervisor.found(name, process.pid, Seen::Ends, now));
+        let staying = async {
+            self.processes.until_it_answers(name, &process, |status| !is_detaching(status)).await;
+            self.processes.notes.forget_asked(name);
+            self.tell_of(name, |supervisor, now| supervisor.stayed(name, "it could not be detached", now));
+            std::future::pending().await
+        };
+        let end = tokio::select! {
+            end = self.processes.end_of_stranger(name, &process) => end,
+            never = staying => never,
+        };
+        self.tell_of(name, |supervisor, now| supervisor.ended(name, end, now));
+    }
+
+    /// A process that does not say what it is: it is told nothing before it does.
+    async fn await_answer(&self, name: &str, process: Process) {
+        self.tell_of(name, |supervisor, now| supervisor.found(name, process.pid, Seen::Starts, now));
+        let status = tokio::select! {
+            status = self.processes.until_it_answers(name, &process, |_| true) => status,
+            end = self.processes.end_of_stranger(name, &process) => {
+                return self.tell_of(name, |supervisor, now| supervisor.ended(name, end, now));
+            }
+        };
+        if self.is_of_another(name, &status) {
+            return self.leave_alone(name, &process, &status).await;
+        }
+        let process = self.processes.hold(name, process);
+        self.adopt(name, process.pid, &status);
+        self.watch(name, &process, self.processes.end_of_stranger(name, &process)).await;
+    }
+
+    /// A process that is none of the file: it is not touched, and the file waits for its end.
+    async fn leave_alone(&self, name: &str, process: &Process, status: &Value) {
+        let file = self.supervisor.borrow().get(name).map(|kept| kept.file.start.clone()).unwrap_or_default();
+        let running = other_units(&file, status).unwrap_or_default();
+        let why = format!(
+            "an attachment of {running} runs under its name (process {}), and its file says {}",
+            process.pid,
+            file.urls.join(",")
+        );
+        tracing::error!(attachment = name, why, "it is not kept");
+        self.tell_of(name, |supervisor, now| supervisor.taken(name, &why, now));
+        if let Err(error) = process.wait().await {
+            tracing::warn!(attachment = name, %error, "the end of that process cannot be told");
+            return;
+        }
+        self.tell_of(name, |supervisor, now| supervisor.freed(name, now));
     }
 
     /// Starts a process, and watches it to its end.
@@ -184,7 +271,7 @@ impl Keeper {
     /// Tells when a process answers, and how it ended.
     async fn watch(&self, name: &str, process: &Process, end: impl Future<Output = End>) {
         let answering = async {
-            self.processes.until_it_answers(name, process).await;
+            self.processes.until_it_answers(name, process, |_| true).await;
             self.tell_of(name, |supervisor, now| supervisor.answers(name, now));
             std::future::pending().await
         };
@@ -203,7 +290,7 @@ impl Keeper {
         // A `forebay detach` returns a moment before its process has ended.
         let is_ending = self.processes.is_held(name)
             && match look(&self.paths.control_socket(name)).await {
-                Ok(Presence::Answers(status)) => !status["detaching"].is_null(),
+                Ok(Presence::Answers(status)) => is_detaching(&status),
                 Ok(Presence::Absent) => true,
                 Ok(Presence::Silent { .. }) | Err(_) => false,
             };
@@ -214,6 +301,7 @@ impl Keeper {
     async fn detach(&self, name: String) {
         let socket = self.paths.control_socket(&name);
         let request = ControlRequest::Detach { keep_dirty: false, remove_cache: false };
+        self.processes.note_asked(&name);
         loop {
             let Err(error) = call(&socket, &request, |_| {}).await else { return };
             // An attachment may end with an error, too.
@@ -227,6 +315,7 @@ impl Keeper {
                 Ok(Presence::Silent { .. }) => return self.processes.terminate(&name),
                 Ok(Presence::Answers(_)) | Err(_) => {
                     tracing::warn!(attachment = name, %error, "it cannot be detached now");
+                    self.processes.notes.forget_asked(&name);
                     return self.tell_of(&name, |supervisor, now| supervisor.stayed(&name, &error.to_string(), now));
                 }
             }
@@ -236,7 +325,6 @@ impl Keeper {
     /// The daemon was told to end.
     pub(crate) async fn stop(&self, again: impl AsyncFnOnce()) {
         if self.config.stops_attachments {
-            self.processes.notes.note_stopping();
             self.tell(Supervisor::stop);
             let mut ended = self.ended.subscribe();
             tokio::select! {
@@ -251,9 +339,6 @@ impl Keeper {
     /// When attachments that were to be detached did not end in order.
     pub(crate) fn check_end(&self) -> Result<()> {
         let supervisor = self.supervisor.borrow();
-        if supervisor.is_over() {
-            self.processes.notes.note_stopped();
-        }
         let in_words = |(name, end): &(String, End)| format!("{name}: {}", end.why().unwrap_or_default());
         let troubles: Vec<String> = supervisor.troubles().iter().map(in_words).collect();
         match supervisor.troubles().first() {
@@ -290,9 +375,10 @@ impl Keeper {
         }
     }
 
-    fn seen(&self) -> Result<FilesSeen> {
-        let owner = |name: &str| self.supervisor.borrow().get(name).map(|kept| kept.file.path.clone());
-        read_directory(&self.config.directory, &self.paths, owner)
+    async fn seen(&self) -> Result<FilesSeen> {
+        let (owners, directory) = (self.supervisor.borrow().files(), self.config.directory.clone());
+        let paths = self.paths.clone();
+        self.files.read(move || read_directory(&directory, &paths, |name| owners.get(name).cloned())).await
     }
 
     /// What the files changed, and the mistakes in them.
@@ -310,7 +396,7 @@ impl Keeper {
     pub(crate) async fn reload(&self) -> Result<FilesRead> {
         let _one = self.reading.lock().await;
         systemd::reloading();
-        let read = match self.seen() {
+        let read = match self.seen().await {
             Ok(seen) => Ok(self.take_over(seen).await),
             Err(error) => Err(error),
         };
@@ -341,17 +427,43 @@ impl Keeper {
             // It has all of it at its next start.
             return applied;
         }
-        let socket = self.paths.control_socket(name);
-        for (key, value) in change.live {
-            let request = ControlRequest::Set { key: key.to_owned(), value: value.clone() };
-            match call(&socket, &request, |_| {}).await {
-                Ok(_) => applied.set.push(format!("{key}={value}")),
-                Err(error) => applied.refused.push(format!("{key}={value}: {error}")),
+        let told = self.set(name, change.live).await;
+        for Told { key, value, refused } in &told {
+            match refused {
+                None => applied.set.push(format!("{key}={value}")),
+                Some(why) => applied.refused.push(format!("{key}={value}: {why}")),
             }
         }
+        self.tell(|supervisor, now| supervisor.told(name, told, now));
         applied.needs_start = change.at_start.iter().map(|key| (*key).to_owned()).collect();
         self.tell(|supervisor, _| supervisor.note_needs_start(name, &change.at_start));
         applied
+    }
+
+    async fn set(&self, name: &str, settings: Vec<(&'static str, String)>) -> Vec<Told> {
+        let socket = self.paths.control_socket(name);
+        let mut told = Vec::new();
+        for (key, value) in settings {
+            let request = ControlRequest::Set { key: key.to_owned(), value: value.clone() };
+            let refused = call(&socket, &request, |_| {}).await.err().map(|error| error.to_string());
+            told.push(Told { key, value, refused });
+        }
+        told
+    }
+
+    /// Sets once more what an attachment refused, and its file has still.
+    async fn set_again(&self, name: String) {
+        // A reload may have taken other values meanwhile.
+        let _one = self.reading.lock().await;
+        let unset = self.supervisor.borrow().get(&name).map(Kept::unset).unwrap_or_default();
+        let told = self.set(&name, unset).await;
+        for Told { key, value, refused } in &told {
+            match refused {
+                None => tracing::info!(attachment = name, "{key}={value} is set now"),
+                Some(why) => tracing::debug!(attachment = name, why, "{key}={value} is refused again"),
+            }
+        }
+        self.tell(|supervisor, now| supervisor.told(&name, told, now));
     }
 
     /// For `forebay status`.
@@ -365,4 +477,8 @@ impl Keeper {
             files_refused,
         }
     }
+}
+
+fn is_detaching(status: &Value) -> bool {
+    !status["detaching"].is_null()
 }

@@ -1,6 +1,6 @@
 //! The state of one attachment that the daemon keeps.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use base::clock::Instant;
@@ -21,8 +21,12 @@ pub enum ProcessState {
     Running,
     /// It is started again at this time.
     Waiting(Instant),
+    /// It is started when what it stands on serves.
+    Behind,
     /// It ended, and another start would end as this one.
     Failed,
+    /// An attachment that is none of its file runs under its name, and is left alone.
+    Taken,
     /// Somebody detached it.
     Detached,
     /// It was told to detach.
@@ -37,8 +41,9 @@ impl ProcessState {
         match self {
             Self::Sought | Self::Starting => "starting",
             Self::Running => "running",
-            Self::Waiting(_) => "waiting",
+            Self::Waiting(_) | Self::Behind => "waiting",
             Self::Failed => "failed",
+            Self::Taken => "taken",
             Self::Detached => "detached",
             Self::Detaching | Self::Staying(_) => "detaching",
         }
@@ -52,10 +57,21 @@ impl ProcessState {
         }
     }
 
-    /// Whether there is no process, and none on its way.
+    /// Whether there is no process of its own, and none on its way.
     pub fn is_idle(self) -> bool {
-        matches!(self, Self::Waiting(_) | Self::Failed | Self::Detached)
+        matches!(self, Self::Waiting(_) | Self::Behind | Self::Failed | Self::Taken | Self::Detached)
     }
+}
+
+/// A setting that a process was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Its key.
+    pub key: &'static str,
+    /// Its value.
+    pub value: String,
+    /// Why it was refused, if it was.
+    pub refused: Option<String>,
 }
 
 /// An attachment.
@@ -75,6 +91,12 @@ pub struct Kept {
     pub needs_start: BTreeSet<&'static str>,
     /// Its process.
     pub pid: Option<u32>,
+    /// Whether that is known to be of its file: one that was found and does not answer is told nothing.
+    pub is_known: bool,
+    /// Settings that its file has, and its process refused so far: their values, and why.
+    unset: BTreeMap<&'static str, (String, String)>,
+    set_at: Option<Instant>,
+    set_backoff: Backoff,
     state: ProcessState,
     since: Instant,
     starts: u64,
@@ -94,6 +116,10 @@ impl Kept {
             is_asked_for: false,
             needs_start: BTreeSet::new(),
             pid: None,
+            is_known: false,
+            unset: BTreeMap::new(),
+            set_at: None,
+            set_backoff: Backoff::default(),
             state: ProcessState::Sought,
             since: now,
             starts: 0,
@@ -117,8 +143,39 @@ impl Kept {
     pub fn enter(&mut self, state: ProcessState, now: Instant) {
         if self.state.as_str() != state.as_str() {
             self.since = now;
+            // What was refused before may be taken now.
+            self.set_at = (state == ProcessState::Running && !self.unset.is_empty()).then_some(now);
         }
         self.state = state;
+    }
+
+    /// When something is to be done.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.state.deadline().into_iter().chain(self.set_at).min()
+    }
+
+    /// Settings that its file has, and its process refused so far.
+    pub fn unset(&self) -> Vec<(&'static str, String)> {
+        self.unset.iter().map(|(key, (value, _))| (*key, value.clone())).collect()
+    }
+
+    /// Its process was told these settings, and took or refused each for this reason.
+    pub fn note_set(&mut self, told: Vec<Told>, now: Instant) {
+        for Told { key, value, refused } in told {
+            match refused {
+                None => drop(self.unset.remove(key)),
+                Some(why) => drop(self.unset.insert(key, (value, why))),
+            }
+        }
+        if self.unset.is_empty() {
+            self.set_backoff = Backoff::default();
+        }
+        self.set_at = (!self.unset.is_empty()).then(|| now + self.set_backoff.wait_after(None));
+    }
+
+    /// Whether they are to be set again now, which is asked once.
+    pub fn takes_turn_to_set(&mut self, now: Instant) -> bool {
+        self.set_at.take_if(|at| *at <= now).is_some()
     }
 
     /// Enters a state for a reason.
@@ -132,13 +189,25 @@ impl Kept {
         self.starts += 1;
         self.is_asked_for = false;
         self.is_held = false;
+        // What it waited for is over.
+        self.why = self.last_end.as_ref().and_then(End::why).map(str::to_owned);
         self.needs_start.clear();
+        self.note_no_set();
+    }
+
+    /// Its next process begins with what its file says.
+    fn note_no_set(&mut self) {
+        self.unset.clear();
+        self.set_at = None;
+        self.set_backoff = Backoff::default();
     }
 
     /// Its process ended. It waits for its next start, has failed for good, or is detached.
     pub fn note_end(&mut self, end: End, now: Instant) {
         let served = (self.state == ProcessState::Running).then(|| now.since(self.since));
         self.pid = None;
+        self.is_known = false;
+        self.note_no_set();
         let why = end.why().map(str::to_owned);
         let next = match &self.mistake {
             _ if end == End::Detached => ProcessState::Detached,
@@ -173,6 +242,7 @@ impl Kept {
             restarts: self.starts.saturating_sub(1),
             since: seconds.saturating_sub(now.since(self.since).as_secs()),
             needs_start: self.needs_start.iter().map(|key| (*key).to_owned()).collect(),
+            not_set: self.unset.iter().map(|(key, (value, why))| format!("{key}={value}: {why}")).collect(),
         }
     }
 }

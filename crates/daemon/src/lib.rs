@@ -11,6 +11,9 @@
 //! | [`end_note`] | what a process leaves at its end, for a daemon that is not its parent |
 //! | [`file`] | the file of one attachment |
 //! | [`files`] | those of a directory |
+//! | `reading` | reads them beside everything else |
+//! | [`sameness`] | whether what runs under the name of a file is what the file says |
+//! | [`order`] | what stands on what |
 //! | [`change`] | what another text of a file changes while the attachment runs |
 //! | [`backoff`] | the wait before another start |
 //! | [`kept`] | the state of one attachment |
@@ -35,9 +38,12 @@ pub mod files;
 mod keeper;
 pub mod kept;
 pub mod limits;
+pub mod order;
 pub mod persist;
 mod processes;
+mod reading;
 mod requests;
+pub mod sameness;
 pub mod supervisor;
 
 /// The name of the daemon, for its control socket and for `forebay status`. No attachment may have it.

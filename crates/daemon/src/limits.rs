@@ -19,6 +19,10 @@ pub const ANSWER_LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// either serves or has failed once. Service managers wait for at least 90 s.
 pub const READY_TIME_MAX: Duration = Duration::from_secs(30);
 
+/// Longest time for reading all files: a network file system that does not answer keeps nobody
+/// waiting for ever. Within it a disk reads thousands of them.
+pub const FILES_READ_TIME_MAX: Duration = Duration::from_secs(10);
+
 /// Attachments of a host. Each is a process with a session, caches and a descriptor here; the file
 /// of one more is refused.
 pub const ATTACHMENTS_MAX: usize = 1024;

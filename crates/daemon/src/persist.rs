@@ -1,19 +1,16 @@
 //! Writes and removes the file of an attachment: `forebay attach --persist`, `forebay detach --forget`.
 
-use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use stack::attach::AttachConfig;
-use stack::fronts;
 use stack::login::{CHAP_VARIABLE, MUTUAL_CHAP_VARIABLE};
 use stack::paths::Paths;
 use stack::settings::Settings;
 use stack::settings::file::URL;
-use stack::settings::kind::Kind;
-use stack::settings::setting::Setting;
+use stack::settings::rooted::rooted;
 use stack::{Error, Failure, Result};
 use tempfile::NamedTempFile;
 use toml::{Table, Value};
@@ -100,7 +97,7 @@ fn text_of(urls: &str, settings: &Settings) -> Result<String> {
     let mut table = Table::from_iter([(URL.to_owned(), Value::from(urls))]);
     // The file's name says it.
     for (setting, texts) in settings.given().filter(|(setting, _)| setting.key != "name") {
-        let texts = texts.into_iter().map(|text| kept(setting, text)).collect::<Result<Vec<_>>>()?;
+        let texts = texts.into_iter().map(|text| rooted(setting, text)).collect::<Result<Vec<_>>>()?;
         let value = match (<[String; 1]>::try_from(texts), setting.is_list) {
             (Ok([text]), false) => Value::from(text),
             (Ok(texts), true) => Value::from(Vec::from(texts)),
@@ -118,26 +115,9 @@ fn text_of(urls: &str, settings: &Settings) -> Result<String> {
     Ok(format!("{HEADING}{text}"))
 }
 
-/// A text as the file has it: the same from whatever directory it is read.
-fn kept(setting: &Setting, text: &OsStr) -> Result<String> {
-    let refused = |why: &str| Error::new(Failure::Usage, format!("{} {}: {why}", setting.key, text.to_string_lossy()));
-    let is_text =
-        |text: &OsStr| text.to_str().map(str::to_owned).ok_or_else(|| refused("a file has text in UTF-8 only"));
-    if let Kind::Path = setting.kind {
-        let path = std::path::absolute(text).map_err(|error| refused(&error.to_string()))?;
-        return is_text(path.as_os_str());
-    }
-    let text = is_text(text)?;
-    if setting.key == "front" && text.contains(':') {
-        let usual = |kind: &str| PathBuf::from(kind);
-        let front = fronts::parse(&text, &usual).map_err(|why| refused(&why))?;
-        return Ok(format!("{}:{}", front.kind.name, front.place));
-    }
-    Ok(text)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
     use std::os::unix::fs::PermissionsExt;
 
     use stack::settings::Origin;

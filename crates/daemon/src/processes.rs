@@ -53,8 +53,8 @@ pub(crate) struct Process {
 /// Who runs under a name.
 pub(crate) enum Found {
     Nobody,
-    /// This process, which answers or starts still.
-    Somebody(Rc<Process>, bool),
+    /// This process, with its status, or without one while it does not answer.
+    Somebody(Process, Option<Value>),
     /// It cannot be told, for this reason.
     Unclear(End),
 }
@@ -67,7 +67,8 @@ impl Process {
         Ok(Self { pid, descriptor: AsyncFd::with_interest(descriptor, Interest::READABLE)? })
     }
 
-    async fn wait(&self) -> io::Result<()> {
+    /// Waits for its end.
+    pub(crate) async fn wait(&self) -> io::Result<()> {
         self.descriptor.readable().await.map(drop)
     }
 
@@ -87,32 +88,34 @@ impl Processes {
         self.paths.control_socket(name)
     }
 
-    /// Looks for a process that runs under `name`, and holds it.
+    /// Looks for a process that runs under `name`.
     pub(crate) async fn find(&self, name: &str) -> Found {
         for _ in 0..ADOPTIONS_MAX {
-            let (pid, does_answer) = match self.pid_of(name).await {
+            let (pid, status) = match self.pid_of(name).await {
                 Ok(None) => return Found::Nobody,
                 Ok(Some(found)) => found,
                 Err(error) => return unclear(&error),
             };
             let Ok(process) = Process::open(pid) else { continue };
             // The number could be that of another process by now, but for one that answers again.
-            if does_answer && !matches!(self.pid_of(name).await, Ok(Some((again, _))) if again == pid) {
+            if status.is_some() && !matches!(self.pid_of(name).await, Ok(Some((again, _))) if again == pid) {
                 continue;
             }
-            self.notes.remove(name);
-            return Found::Somebody(self.hold(name, process), does_answer);
+            self.notes.keep_those_of(name, pid);
+            return Found::Somebody(process, status);
         }
         unclear(&Error::new(Failure::InUse, "a process with its name begins and ends"))
     }
 
-    /// The process under `name`, and whether it answers.
-    async fn pid_of(&self, name: &str) -> stack::Result<Option<(u32, bool)>> {
+    /// The process under `name`, and its status, if it answers.
+    async fn pid_of(&self, name: &str) -> stack::Result<Option<(u32, Option<Value>)>> {
         match look(&self.socket(name)).await? {
             Presence::Absent => Ok(None),
-            Presence::Silent { pid: Some(pid), .. } => Ok(Some((pid, false))),
+            Presence::Silent { pid: Some(pid), .. } => Ok(Some((pid, None))),
             Presence::Silent { pid: None, error } => Err(error),
-            Presence::Answers(status) if status["kind"] == "attachment" => Ok(pid_in(&status).map(|pid| (pid, true))),
+            Presence::Answers(status) if status["kind"] == "attachment" => {
+                Ok(pid_in(&status).map(|pid| (pid, Some(status))))
+            }
             Presence::Answers(status) => {
                 let kind = status["kind"].as_str().unwrap_or("process");
                 Err(Error::new(Failure::InUse, format!("a {kind} runs under its name")))
@@ -120,7 +123,8 @@ impl Processes {
         }
     }
 
-    fn hold(&self, name: &str, process: Process) -> Rc<Process> {
+    /// Holds the process of the attachment `name`, which may be signalled from then on.
+    pub(crate) fn hold(&self, name: &str, process: Process) -> Rc<Process> {
         let process = Rc::new(process);
         self.running.borrow_mut().insert(name.to_owned(), Rc::clone(&process));
         process
@@ -156,6 +160,13 @@ impl Processes {
         }
     }
 
+    /// Notes that a process is told to detach by the daemon.
+    pub(crate) fn note_asked(&self, name: &str) {
+        if let Some(process) = self.running.borrow().get(name) {
+            self.notes.note_asked(name, process.pid);
+        }
+    }
+
     /// How a process ended that is no child.
     pub(crate) async fn end_of_stranger(&self, name: &str, process: &Process) -> End {
         if let Err(error) = process.wait().await {
@@ -169,13 +180,19 @@ impl Processes {
         self.notes.read(name).filter(|note| note.pid == process.pid)
     }
 
-    /// Waits until the process answers at its control socket.
-    pub(crate) async fn until_it_answers(&self, name: &str, process: &Process) {
+    /// The status of the process at its control socket, once it answers there and `is_fine`.
+    pub(crate) async fn until_it_answers(
+        &self,
+        name: &str,
+        process: &Process,
+        is_fine: impl Fn(&Value) -> bool,
+    ) -> Value {
         loop {
             if let Ok(Presence::Answers(status)) = look(&self.socket(name)).await
                 && pid_in(&status) == Some(process.pid)
+                && is_fine(&status)
             {
-                return;
+                return status;
             }
             tokio::time::sleep(ANSWER_LOOK_INTERVAL).await;
         }

@@ -8,6 +8,8 @@
 //!            └──────somebody─────┴────────────────────►┘
 //!
 //! file gone, or the daemon stops: detaching, until its process has ended
+//! somebody runs under its name that is none of its file: taken, until that has ended
+//! what it stands on does not serve yet: it waits for that
 //! ```
 //!
 //! | a process ended | then |
@@ -16,7 +18,7 @@
 //! | killed, or with an error that may pass | it waits, and is started again |
 //! | with an error that a person has to mend | it failed: until its file changes, or it is asked for |
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 
 use base::clock::Instant;
@@ -26,7 +28,8 @@ use stack::{Error, Failure, Result};
 use crate::end::End;
 use crate::file::AttachmentFile;
 use crate::files::FilesSeen;
-use crate::kept::{Kept, ProcessState};
+use crate::kept::{Kept, ProcessState, Told};
+use crate::order::stands_on;
 
 /// What is to be done; each names an attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,12 +40,25 @@ pub enum Action {
     Spawn(String, PathBuf),
     /// Tell its process to write everything dirty back, and to end.
     Detach(String),
+    /// Tell its process once more what it refused ([`Kept::unset`]): [`Supervisor::told`] follows.
+    Set(String),
     /// End its process soon, with what is dirty left in its cache or log.
     Terminate(String),
     /// Note for the next daemon that it is not to be started.
     Hold(String),
     /// Forget that.
     Release(String),
+}
+
+/// How a process is that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// It does not answer yet: it may be somebody else's.
+    Starts,
+    /// It answers, and is of the file.
+    Serves,
+    /// A daemon before this one told it to detach.
+    Ends,
 }
 
 /// What other files changed.
@@ -74,7 +90,7 @@ impl Supervisor {
 
     /// When [`Supervisor::tick`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
-        self.kept.values().filter_map(|kept| kept.state().deadline()).min()
+        self.kept.values().filter_map(Kept::deadline).min()
     }
 
     /// Whether each attachment serves, or has ended once.
@@ -95,6 +111,11 @@ impl Supervisor {
     /// The attachment `name`.
     pub fn get(&self, name: &str) -> Option<&Kept> {
         self.kept.get(name)
+    }
+
+    /// The file of each.
+    pub fn files(&self) -> BTreeMap<String, PathBuf> {
+        self.kept.iter().map(|(name, kept)| (name.clone(), kept.file.path.clone())).collect()
     }
 
     /// All of them, for the status. `seconds` is the time of day at `now`, since 1970.
@@ -136,6 +157,7 @@ impl Supervisor {
             self.take_file(file, &is_held, now, &mut change);
         }
         self.refused = seen.refused;
+        self.start_what_waited(now);
         change
     }
 
@@ -168,7 +190,12 @@ impl Supervisor {
             return;
         }
         let is_changed = !old.says_the_same(&kept.file);
-        if kept.state() == ProcessState::Failed && (is_changed || had_mistake) {
+        let is_other_now = match kept.state() {
+            ProcessState::Failed => is_changed || had_mistake,
+            ProcessState::Taken => is_changed,
+            _ => false,
+        };
+        if is_other_now {
             kept.enter(ProcessState::Sought, now);
             self.actions.push_back(Action::Seek(name));
         }
@@ -182,10 +209,17 @@ impl Supervisor {
         let Some(kept) = self.kept.get_mut(name) else { return };
         kept.is_wanted = false;
         match kept.state() {
-            state if state.is_idle() => self.drop_one(name),
-            ProcessState::Starting | ProcessState::Running if kept.pid.is_some() => self.detach(name, now),
+            state if state.is_idle() => self.drop_one(name, now),
+            ProcessState::Starting | ProcessState::Running if kept.is_known => self.detach_in_turn(name, now),
             // What it waits for comes first.
             _ => {}
+        }
+    }
+
+    /// Detaches it, but while everything is detached not before what stands on it.
+    fn detach_in_turn(&mut self, name: &str, now: Instant) {
+        if !(self.is_stopping && self.carries_any(name)) {
+            self.detach(name, now);
         }
     }
 
@@ -196,23 +230,122 @@ impl Supervisor {
         }
     }
 
-    fn drop_one(&mut self, name: &str) {
+    /// What it stands on, and what that stands on, and so on.
+    fn below(&self, name: &str) -> BTreeSet<String> {
+        let mut below = BTreeSet::new();
+        let mut names = vec![name.to_owned()];
+        while let Some(above) = names.pop().and_then(|name| self.kept.get(&name)) {
+            for other in self.kept.values().filter(|other| stands_on(&above.file, &other.file)) {
+                if other.file.name != name && below.insert(other.file.name.clone()) {
+                    names.push(other.file.name.clone());
+                }
+            }
+        }
+        below
+    }
+
+    /// Whether anything stands on it. Those that stand on each other have no order.
+    fn carries_any(&self, name: &str) -> bool {
+        let below = self.below(name);
+        self.kept.keys().any(|other| other != name && !below.contains(other) && self.below(other).contains(name))
+    }
+
+    /// What is to serve before `name` starts, and is on its way. One that has failed, or that its user
+    /// detached, is not waited for.
+    fn awaited(&self, name: &str) -> Option<String> {
+        self.below(name).into_iter().find(|below| {
+            let state = self.kept.get(below).map(Kept::state);
+            let is_coming = matches!(
+                state,
+                Some(
+                    ProcessState::Sought
+                        | ProcessState::Starting
+                        | ProcessState::Waiting(_)
+                        | ProcessState::Behind
+                        | ProcessState::Detaching
+                )
+            );
+            is_coming && !self.below(below).contains(name)
+        })
+    }
+
+    /// Starts those for which nothing is missing any more.
+    fn start_what_waited(&mut self, now: Instant) {
+        if self.is_stopping {
+            return;
+        }
+        let is_behind = |kept: &&Kept| kept.state() == ProcessState::Behind;
+        let behind: Vec<String> = self.kept.values().filter(is_behind).map(|kept| kept.file.name.clone()).collect();
+        for name in behind {
+            if self.awaited(&name).is_none()
+                && let Some(kept) = self.kept.get_mut(&name)
+            {
+                kept.enter(ProcessState::Sought, now);
+                self.actions.push_back(Action::Seek(name));
+            }
+        }
+    }
+
+    fn drop_one(&mut self, name: &str, now: Instant) {
         let was = self.kept.remove(name);
         // When the daemon stops, what its user detached stays so for the next one.
         let stays = self.is_stopping && was.is_some_and(|kept| kept.is_held || kept.state() == ProcessState::Detached);
         if !stays {
             self.actions.push_back(Action::Release(name.to_owned()));
         }
+        self.start_what_waited(now);
+        if self.is_stopping {
+            self.detach_what_carried(now);
+        }
     }
 
-    /// A process runs under that name. It answers, or starts still.
-    pub fn found(&mut self, name: &str, pid: u32, does_answer: bool, now: Instant) {
+    /// Detaches those on which nothing stands any more.
+    fn detach_what_carried(&mut self, now: Instant) {
+        let is_served = |kept: &Kept| matches!(kept.state(), ProcessState::Starting | ProcessState::Running);
+        let is_left = |kept: &&Kept| !kept.is_wanted && kept.is_known && is_served(kept);
+        let left: Vec<String> = self.kept.values().filter(is_left).map(|kept| kept.file.name.clone()).collect();
+        left.iter().for_each(|name| self.detach_in_turn(name, now));
+    }
+
+    /// A process of its file runs under that name, or one that does not say yet what it is.
+    pub fn found(&mut self, name: &str, pid: u32, seen: Seen, now: Instant) {
         let Some(kept) = self.kept.get_mut(name) else { return };
-        kept.note_start();
+        // It may have been found before it answered.
+        if kept.state() != ProcessState::Starting || kept.pid != Some(pid) {
+            kept.note_start();
+        }
         kept.pid = Some(pid);
-        kept.enter(if does_answer { ProcessState::Running } else { ProcessState::Starting }, now);
-        if !kept.is_wanted {
-            self.detach(name, now);
+        kept.is_known = seen != Seen::Starts;
+        let state = match seen {
+            Seen::Starts => ProcessState::Starting,
+            Seen::Serves => ProcessState::Running,
+            Seen::Ends => ProcessState::Detaching,
+        };
+        kept.enter(state, now);
+        if !kept.is_wanted && kept.is_known {
+            self.detach_in_turn(name, now);
+        }
+        self.start_what_waited(now);
+    }
+
+    /// A process that is none of its file has its name. It is left alone.
+    pub fn taken(&mut self, name: &str, why: &str, now: Instant) {
+        let Some(kept) = self.kept.get_mut(name) else { return };
+        kept.pid = None;
+        kept.is_known = false;
+        kept.is_asked_for = false;
+        kept.enter_because(ProcessState::Taken, why, now);
+        match kept.is_wanted {
+            true => self.start_what_waited(now),
+            false => self.drop_one(name, now),
+        }
+    }
+
+    /// The process that had its name has ended.
+    pub fn freed(&mut self, name: &str, now: Instant) {
+        if let Some(kept) = self.kept.get_mut(name).filter(|kept| kept.state() == ProcessState::Taken) {
+            kept.enter(ProcessState::Sought, now);
+            self.actions.push_back(Action::Seek(name.to_owned()));
         }
     }
 
@@ -220,16 +353,22 @@ impl Supervisor {
     pub fn absent(&mut self, name: &str, now: Instant) {
         let Some(kept) = self.kept.get_mut(name) else { return };
         if !kept.is_wanted {
-            self.drop_one(name);
+            self.drop_one(name, now);
             return;
         }
         if kept.is_held {
             kept.enter(ProcessState::Detached, now);
-            return;
+            return self.start_what_waited(now);
         }
         if let Some(mistake) = kept.mistake.clone() {
             kept.enter_because(ProcessState::Failed, &mistake, now);
-            return;
+            return self.start_what_waited(now);
+        }
+        let awaited = self.awaited(name);
+        let Some(kept) = self.kept.get_mut(name) else { return };
+        if let Some(below) = awaited {
+            let why = format!("it stands on \"{below}\", which does not serve yet");
+            return kept.enter_because(ProcessState::Behind, &why, now);
         }
         kept.note_start();
         kept.enter(ProcessState::Starting, now);
@@ -240,8 +379,9 @@ impl Supervisor {
     pub fn started(&mut self, name: &str, pid: u32, now: Instant) {
         let Some(kept) = self.kept.get_mut(name) else { return };
         kept.pid = Some(pid);
+        kept.is_known = true;
         if !kept.is_wanted {
-            self.detach(name, now);
+            self.detach_in_turn(name, now);
         }
     }
 
@@ -249,6 +389,18 @@ impl Supervisor {
     pub fn answers(&mut self, name: &str, now: Instant) {
         if let Some(kept) = self.kept.get_mut(name).filter(|kept| kept.state() == ProcessState::Starting) {
             kept.enter(ProcessState::Running, now);
+            kept.is_known = true;
+            if !kept.is_wanted {
+                self.detach_in_turn(name, now);
+            }
+        }
+        self.start_what_waited(now);
+    }
+
+    /// Its process was told settings. They are told again where it refused them.
+    pub fn told(&mut self, name: &str, told: Vec<Told>, now: Instant) {
+        if let Some(kept) = self.kept.get_mut(name).filter(|kept| kept.pid.is_some()) {
+            kept.note_set(told, now);
         }
     }
 
@@ -262,7 +414,7 @@ impl Supervisor {
             if self.is_stopping && end != End::Detached {
                 self.troubles.push((name.to_owned(), end));
             }
-            self.drop_one(name);
+            self.drop_one(name, now);
             return;
         }
         kept.note_end(end, now);
@@ -272,6 +424,7 @@ impl Supervisor {
         } else if kept.state() == ProcessState::Detached {
             self.actions.push_back(Action::Hold(name.to_owned()));
         }
+        self.start_what_waited(now);
     }
 
     /// It could not detach, and goes on.
@@ -335,6 +488,7 @@ impl Supervisor {
         }
         kept.enter(ProcessState::Detached, now);
         self.actions.push_back(Action::Hold(name.to_owned()));
+        self.start_what_waited(now);
         Ok(())
     }
 
@@ -349,7 +503,7 @@ impl Supervisor {
         Ok(kept)
     }
 
-    /// Detaches all of them. Nothing is started any more.
+    /// Detaches all of them, those that stand on others first. Nothing is started any more.
     pub fn stop(&mut self, now: Instant) {
         self.is_stopping = true;
         let names: Vec<String> = self.kept.keys().cloned().collect();
@@ -367,6 +521,11 @@ impl Supervisor {
 
     /// Does what is due at `now`.
     pub fn tick(&mut self, now: Instant) {
+        for kept in self.kept.values_mut() {
+            if kept.takes_turn_to_set(now) {
+                self.actions.push_back(Action::Set(kept.file.name.clone()));
+            }
+        }
         let is_due = |kept: &&mut Kept| kept.state().deadline().is_some_and(|at| at <= now);
         for kept in self.kept.values_mut().filter(is_due) {
             let name = kept.file.name.clone();

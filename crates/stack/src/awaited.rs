@@ -76,7 +76,8 @@ impl Awaited {
         systemd::ready();
         let mut lost = None;
         loop {
-            let search = Search::new(Sought::Attachment(listeners.fronts.clone()), &config.name, &config.remotes)
+            let sought = Sought::Attachment(listeners.fronts.clone(), Box::new(config.start_status()));
+            let search = Search::new(sought, &config.name, &config.remotes)
                 .with_dirty_data(may_have_dirty_data)
                 .after(lost.take());
             let found = search.until_found(&config.remotes, &clock, &listeners.control, signal.as_mut()).await?;

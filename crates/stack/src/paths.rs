@@ -235,12 +235,15 @@ pub(crate) fn make_private(directory: &Path) -> Result<()> {
 /// Checks a name that becomes part of a path.
 ///
 /// # Errors
-/// When it is empty, too long for a socket path, or has other characters than letters, digits, `-`, `_`, `.`.
+/// When it is empty, too long for a socket path, or has other characters than letters, digits, `-`, `_`, `.`,
+/// or begins with `.` or `-`.
 pub fn check_name(name: &str) -> Result<()> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > 48 || name.starts_with('.') || !name.chars().all(is_allowed) {
-        let message =
-            format!("\"{name}\" is no name: use up to 48 letters, digits, '-', '_' and '.', not starting with '.'");
+    // A command would take one that begins with '-' for an option.
+    if name.is_empty() || name.len() > 48 || name.starts_with(['.', '-']) || !name.chars().all(is_allowed) {
+        let message = format!(
+            "\"{name}\" is no name: use up to 48 letters, digits, '-', '_' and '.', not starting with '.' or '-'"
+        );
         return Err(Error::new(Failure::Usage, message));
     }
     Ok(())
@@ -255,7 +258,7 @@ mod tests {
         for name in ["disk0", "iqn.2026-01.lab-0", "a_b"] {
             assert!(check_name(name).is_ok(), "{name}");
         }
-        for name in ["", ".", "..", "a/b", "a b", ".hidden", &"x".repeat(49)] {
+        for name in ["", ".", "..", "a/b", "a b", ".hidden", "-x", "-", &"x".repeat(49)] {
             assert!(check_name(name).is_err(), "{name}");
         }
     }

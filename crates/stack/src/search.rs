@@ -20,12 +20,13 @@ use crate::remotes::{Remotes, RemotesConfig};
 use crate::settings::Settings;
 use crate::status::Answer;
 use crate::status::sought::{Reached, SoughtRemote, SoughtStatus};
+use crate::status::start::StartStatus;
 use crate::systemd;
 
 /// The attachment or mount that starts when its target is found.
 pub(crate) enum Sought {
-    /// An attachment with these fronts, whose applications wait meanwhile.
-    Attachment(Fronts),
+    /// An attachment with these fronts, whose applications wait meanwhile, and what it was started with.
+    Attachment(Fronts, Box<StartStatus>),
     /// A mount in this directory.
     Mount(PathBuf),
 }
@@ -143,7 +144,7 @@ impl Search {
         tokio::time::sleep(self.replacement_timeout).await;
         self.state.borrow_mut().is_failing = true;
         match &self.sought {
-            Sought::Attachment(fronts) => fronts.turn_away().await,
+            Sought::Attachment(fronts, _) => fronts.turn_away().await,
             Sought::Mount(_) => std::future::pending().await,
         }
     }
@@ -160,9 +161,9 @@ impl Search {
     /// The status of the attachment or mount, as far as it is known.
     fn status(&self) -> SoughtStatus {
         let state = self.state.borrow();
-        let reached = match &self.sought {
-            Sought::Attachment(fronts) => Reached::Fronts(Box::new(fronts.status())),
-            Sought::Mount(directory) => Reached::Directory { address: directory.clone() },
+        let (reached, start) = match &self.sought {
+            Sought::Attachment(fronts, start) => (Reached::Fronts(Box::new(fronts.status())), Some((**start).clone())),
+            Sought::Mount(directory) => (Reached::Directory { address: directory.clone() }, None),
         };
         SoughtStatus {
             kind: self.kind(),
@@ -180,6 +181,7 @@ impl Search {
                 reconnect_attempts: state.attempts,
                 reconnect_wait_ms: state.wait.map(|wait| wait.as_millis() as u64),
             },
+            start,
             cache: (),
             log: (),
         }
@@ -187,7 +189,7 @@ impl Search {
 
     fn kind(&self) -> &'static str {
         match self.sought {
-            Sought::Attachment(_) => "attachment",
+            Sought::Attachment(..) => "attachment",
             Sought::Mount(_) => "mount",
         }
     }

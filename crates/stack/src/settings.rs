@@ -8,6 +8,7 @@
 //! | [`kind`] | the types of values, and how a text is parsed |
 //! | [`file`] | the file of `attach --config` |
 //! | [`file_place`] | a line of it |
+//! | [`rooted`](mod@rooted) | a text that means the same from whatever directory it is read |
 //! | here | the chosen values |
 //!
 //! The command line overrides the environment, that the file, and that the default. A setting that
@@ -27,6 +28,7 @@ use crate::error::{Error, Failure, Result};
 pub mod file;
 pub mod file_place;
 pub mod kind;
+pub mod rooted;
 pub mod setting;
 pub mod table;
 
@@ -337,6 +339,25 @@ impl Settings {
             });
             Some((setting.key, given.or(default)?))
         })
+    }
+
+    /// Every setting that counts at a start alone, with its value, as text that means the same from whatever
+    /// directory it is read; without the name.
+    pub fn at_start(&self) -> BTreeMap<String, String> {
+        let is_at_start = |setting: &&Setting| setting.changes == Changes::AtStart && setting.key != "name";
+        let value = |setting: &'static Setting| {
+            let text = |given: &Given| rooted::rooted(setting, &given.text);
+            let given = self.given.get(setting.key)?;
+            let texts: Vec<String> =
+                given.iter().map(|given| text(given).unwrap_or_else(|_| given.text.to_string_lossy().into())).collect();
+            Some(texts.join(" "))
+        };
+        let default = |setting: &Setting| match setting.unset {
+            Unset::Value(text) if self.is_useful(setting) => Some(text.to_owned()),
+            _ => None,
+        };
+        let all = rows().filter(is_at_start);
+        all.filter_map(|setting| Some((setting.key.to_owned(), value(setting).or_else(|| default(setting))?))).collect()
     }
 
     /// Whether the part that the setting concerns is in use.

@@ -46,6 +46,7 @@ use crate::place::Place;
 use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remotes::Remotes;
 use crate::settings::Settings;
+use crate::status::start::StartStatus;
 use crate::status::stores::FreshnessStatus;
 use crate::watch;
 use crate::worker_thread::WorkerThread;
@@ -109,6 +110,8 @@ pub struct Stack {
     ended: Sender<bool>,
     /// The error of the end, if it failed.
     failed_end: OnceCell<Error>,
+    /// What it was started with.
+    start: StartStatus,
     /// The settings, with later changes.
     settings: RefCell<Settings>,
     _lock: UnitLock,
@@ -172,6 +175,7 @@ impl Stack {
         background.spawn(base::background::named("loss-record", device.run()));
         Self {
             ending_time: EndingTime::new(&opening.config.name),
+            start: opening.config.start_status(),
             name: opening.config.name,
             remotes: opening.remotes,
             cache: RefCell::new(opening.cache),

@@ -6,6 +6,7 @@
 //! | [`answer`] | answers to requests, and progress reports |
 //! | [`process`] | the status of a process of any kind |
 //! | [`attachment`] | of an attachment |
+//! | [`start`] | what it was started with |
 //! | [`sought`] | of an attachment or mount that waits for its target |
 //! | [`mount`] | of a mount |
 //! | [`target`] | of a target |
@@ -30,6 +31,7 @@ pub mod mount;
 pub mod process;
 pub mod remote;
 pub mod sought;
+pub mod start;
 pub mod stores;
 pub mod target;
 

@@ -15,6 +15,12 @@ use crate::output::{plain, print_line, progress_bar};
 
 /// `forebay detach`.
 pub async fn detach(arguments: Detach) -> Result<()> {
+    if arguments.forget && keeping::is_of_another(&arguments.name).await? {
+        keeping::forget(&arguments.name).await?;
+        let name = &arguments.name;
+        print_line(&format!("{name}: what runs under this name is an attachment of another LUN, and goes on"));
+        return Ok(());
+    }
     match end(&arguments).await {
         // What has no process may still be the daemon's, and wait for its next start.
         Err(error) if error.failure() == Failure::NotFound => match arguments.forget {

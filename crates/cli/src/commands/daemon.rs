@@ -29,7 +29,7 @@ pub async fn run(arguments: Daemon) -> Result<()> {
 async fn serve(arguments: Daemon) -> Result<()> {
     let paths = Paths::from_environment()?;
     let signal = signal::termination()?;
-    let daemon = Running::start(config(arguments)?, &paths)?;
+    let daemon = Running::start(config(arguments)?, &paths).await?;
     let again = async || match signal::termination() {
         Ok(signal) => signal.await,
         // It still ends when its attachments have.
@@ -117,7 +117,7 @@ pub(super) fn lines(status: &DaemonStatus) -> Vec<String> {
 /// Counts of attachments by their states.
 pub(super) fn in_a_word(status: &DaemonStatus) -> String {
     let count = |state: &str| status.attachments.iter().filter(|kept| kept.state == state).count();
-    let states = ["running", "starting", "waiting", "failed", "detached", "detaching"];
+    let states = ["running", "starting", "waiting", "failed", "taken", "detached", "detaching"];
     let counts = states.iter().map(|state| (count(state), (*state).to_owned()));
     let wrong = (status.files_refused.len(), "files wrong".to_owned());
     let words: Vec<String> =
@@ -129,8 +129,14 @@ fn in_words(kept: &KeptStatus) -> String {
     let why = kept.why.as_deref().unwrap_or_default();
     let wait = kept.wait_ms.unwrap_or_default().div_ceil(1000);
     let mut words = match kept.state.as_str() {
+        "waiting" if kept.wait_ms.is_none() => format!("waiting: {why}"),
         "waiting" => format!("waiting, starts again in {wait} s: {why}"),
         "failed" => format!("failed for good: {why}; mend it, or `forebay daemon start {}` to try again", kept.name),
+        "taken" => format!(
+            "its name is taken: {why}; `forebay detach {0}` ends that one, and this is attached then, or give this \
+             another name",
+            kept.name
+        ),
         "detached" => format!("detached; `forebay daemon start {}` attaches it again", kept.name),
         "detaching" if kept.wait_ms.is_some() => format!("detaching, tries again in {wait} s: {why}"),
         state => format!("{state} for {}", time_since(kept.since)),
@@ -143,6 +149,9 @@ fn in_words(kept: &KeptStatus) -> String {
     }
     if kept.state == "running" && !why.is_empty() {
         words += &format!(", the last after: {why}");
+    }
+    if !kept.not_set.is_empty() {
+        words += &format!("; not set yet, and tried again: {}", kept.not_set.join(", "));
     }
     if !kept.needs_start.is_empty() {
         words += &format!("; at its next start: {}", kept.needs_start.join(", "));
@@ -181,6 +190,12 @@ mod tests {
                 },
                 KeptStatus { wait_ms: Some(7001), ..kept("b", "waiting", killed) },
                 kept("c", "failed", Some("\u{1b}")),
+                kept("t", "taken", Some("an attachment of another runs under its name")),
+                KeptStatus {
+                    pid: Some(9),
+                    not_set: vec!["cache.mode=write-through: it is not there yet".into()],
+                    ..kept("u", "running", None)
+                },
                 kept("d", "detached", None),
             ],
             files_refused: vec![FileRefused { file: "e.toml".into(), why: "e.toml, line 3: x".into() }],
@@ -191,11 +206,15 @@ mod tests {
              process; at its next start: url",
             "b               waiting, starts again in 8 s: signal 9 ended its process",
             "c               failed for good: \\u{1b}; mend it, or `forebay daemon start c` to try again",
+            "t               its name is taken: an attachment of another runs under its name; `forebay detach t` ends \
+             that one, and this is attached then, or give this another name",
+            "u               running for 1 min 30 s, process 9; not set yet, and tried again: \
+             cache.mode=write-through: it is not there yet",
             "d               detached; `forebay daemon start d` attaches it again",
             "wrong           e.toml, line 3: x",
         ];
         assert_eq!(lines(&status), expected);
-        assert_eq!(in_a_word(&status), "1 running, 1 waiting, 1 failed, 1 detached, 1 files wrong");
+        assert_eq!(in_a_word(&status), "2 running, 1 waiting, 1 failed, 1 taken, 1 detached, 1 files wrong");
         assert_eq!(in_a_word(&DaemonStatus::default()), "no attachments");
         let change = FileChange { set: vec!["a=1".into()], needs_start: vec!["url".into()], ..FileChange::default() };
         assert_eq!(of_change(&change), "set a=1; at its next start url");

@@ -5,17 +5,20 @@ use std::time::Duration;
 
 use daemon::end::failure;
 use daemon::end_note::EndNotes;
-use daemon::files::file_of;
+use daemon::files::{file_of, read_directory};
 use daemon::persist;
+use daemon::sameness::{differences, other_units};
 use serde_json::Value;
+use stack::attach::AttachConfig;
 use stack::control::{ControlRequest, Presence, call, look};
-use stack::paths::{Paths, configuration_directory};
+use stack::paths::{Paths, check_name, configuration_directory};
 use stack::settings::Settings;
 use stack::status;
 use stack::status::daemon::{DaemonStatus, FilesRead, KeptStatus};
 use stack::{Error, Failure, Result};
 
 use super::daemon::socket;
+use super::signal;
 use crate::output::print_line;
 
 /// Pause between two looks at an attachment that starts: short for a person.
@@ -44,9 +47,17 @@ async fn ask(paths: &Paths, request: &ControlRequest) -> Result<Value> {
 
 /// `forebay attach --persist`: writes the file, and has the daemon attach it, if one runs. What is
 /// refused for good is not kept.
+///
+/// # Errors
+/// `InUse` for a name under which something else runs.
 pub(super) async fn persist(urls: &str, settings: &Settings, paths: &Paths) -> Result<()> {
+    // From here on a signal ends the waiting alone: it leaves no file half written, and none of which no daemon knows.
+    let signal = signal::termination()?;
     let daemon = running_daemon(paths).await?;
+    check_name_is_its(urls, settings, paths).await?;
     let (file, name) = persist::write(&directory_of(daemon.as_ref())?, urls, settings, paths)?;
+    // Another attachment had this name, and was detached.
+    EndNotes::open(paths)?.remove(&name);
     if daemon.is_none() {
         print_line(&format!("{name}: kept in {}; a daemon attaches it, and none runs now", file.display()));
         return Ok(());
@@ -56,7 +67,13 @@ pub(super) async fn persist(urls: &str, settings: &Settings, paths: &Paths) -> R
         persist::remove(&file)?;
         return Err(Error::new(Failure::Usage, refused.why));
     }
-    let kept = until_settled(&name, paths).await?;
+    let kept = tokio::select! {
+        kept = until_settled(&name, paths) => kept?,
+        () = signal => {
+            let message = format!("ended by a signal; {name} is kept in {}, and starts", file.display());
+            return Err(Error::new(Failure::Other, message));
+        }
+    };
     let why = kept.why.clone().unwrap_or_default();
     match kept.state.as_str() {
         "running" => {
@@ -75,6 +92,28 @@ pub(super) async fn persist(urls: &str, settings: &Settings, paths: &Paths) -> R
     Ok(())
 }
 
+/// # Errors
+/// `InUse` when something runs under the name of the attachment that was started with something else: the daemon would
+/// take the one for the other.
+async fn check_name_is_its(urls: &str, settings: &Settings, paths: &Paths) -> Result<()> {
+    let config = AttachConfig::of(urls, settings.clone(), paths)?.stack;
+    check_name(&config.name)?;
+    let status = match look(&paths.control_socket(&config.name)).await? {
+        Presence::Absent => return Ok(()),
+        Presence::Silent { error, .. } => return Err(error),
+        Presence::Answers(status) => status,
+    };
+    let with = match differences(&config.start_status(), &status) {
+        Some(keys) if keys.is_empty() => return Ok(()),
+        Some(keys) => format!(", with another {}", keys.join(", ")),
+        None => String::new(),
+    };
+    let name = &config.name;
+    let message =
+        format!("\"{name}\" is running already{with}: choose another --name, or `forebay detach {name}` first");
+    Err(Error::new(Failure::InUse, message))
+}
+
 async fn ask_attachment(name: &str, paths: &Paths) -> Result<Value> {
     call(&paths.control_socket(name), &ControlRequest::Status, |_| {}).await
 }
@@ -86,14 +125,42 @@ async fn until_settled(name: &str, paths: &Paths) -> Result<KeptStatus> {
         let kept = daemon.attachments.into_iter().find(|kept| kept.name == name);
         let gone = || Error::new(Failure::NotFound, format!("the file of \"{name}\" was removed meanwhile"));
         match kept.ok_or_else(gone)? {
+            // It was detached before somebody wanted it again.
+            kept if kept.state == "detached" => {
+                ask(paths, &ControlRequest::Start { attachment: name.to_owned() }).await?;
+            }
             kept if kept.state != "starting" => return Ok(kept),
             _ => tokio::time::sleep(LOOK_INTERVAL).await,
         }
     }
 }
 
+/// Whether an attachment of another logical unit runs under `name` than that of the file of `name`: it is not what
+/// is to be forgotten.
+///
+/// # Errors
+/// `NotFound` when something runs under `name`, and no file is of it; when that cannot be told.
+pub(super) async fn is_of_another(name: &str) -> Result<bool> {
+    check_name(name)?;
+    let paths = Paths::from_environment()?;
+    let Presence::Answers(status) = look(&paths.control_socket(name)).await? else { return Ok(false) };
+    let daemon = running_daemon(&paths).await?;
+    if let Some(kept) = daemon.iter().flat_map(|daemon| &daemon.attachments).find(|kept| kept.name == name) {
+        return Ok(kept.state == "taken");
+    }
+    let directory = directory_of(daemon.as_ref())?;
+    // What has no file is not to be forgotten, and not ended by that.
+    let advice = format!("; \"{name}\" runs, and goes on: `forebay detach {name}` ends it");
+    file_of(&directory, &paths, name).map_err(|error| error.advise(&advice))?;
+    let seen = read_directory(&directory, &paths, |_| None)?;
+    let file = seen.files.into_iter().find(|file| file.name == name);
+    Ok(file.is_some_and(|file| other_units(&file.start, &status).is_some()))
+}
+
 /// `forebay detach --forget` of what has no process: its file is removed, and the daemon told.
 pub(super) async fn forget(name: &str) -> Result<()> {
+    // From here on a signal does not end this between the two.
+    let _signal = signal::termination()?;
     let paths = Paths::from_environment()?;
     let daemon = running_daemon(&paths).await?;
     let kept = daemon.as_ref().and_then(|daemon| daemon.attachments.iter().find(|kept| kept.name == name));

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use stack::status::start::StartStatus;
+
 use super::*;
 use crate::limits::STEADY_TIME;
 
@@ -17,6 +19,7 @@ fn file(name: &str, text: &str) -> AttachmentFile {
         name: name.into(),
         url: "iscsi://h/a/0".into(),
         settings,
+        start: StartStatus::default(),
     }
 }
 
@@ -40,7 +43,7 @@ impl Bench {
     fn running(name: &str) -> Self {
         let mut bench = Self::with(&[name]);
         bench.actions();
-        bench.supervisor.found(name, 7, true, bench.now);
+        bench.supervisor.found(name, 7, Seen::Serves, bench.now);
         bench
     }
 
@@ -118,7 +121,7 @@ fn what_runs_is_adopted_and_what_does_not_is_started() {
     let mut bench = Bench::with(&["a", "b"]);
     assert_eq!(bench.actions(), [seek("a"), seek("b")]);
     assert!(!bench.supervisor.is_settled());
-    bench.supervisor.found("a", 7, true, bench.now);
+    bench.supervisor.found("a", 7, Seen::Serves, bench.now);
     bench.supervisor.absent("b", bench.now);
     assert_eq!(bench.actions(), [spawn("b")]);
     bench.supervisor.started("b", 8, bench.now);
@@ -167,11 +170,11 @@ fn what_its_user_detached_is_left_until_somebody_asks_for_it() {
     bench.supervisor.start("a", false, bench.now).unwrap();
     assert_eq!(bench.actions(), []);
     // It is asked for while it ends.
-    bench.supervisor.found("a", 8, true, bench.now);
+    bench.supervisor.found("a", 8, Seen::Serves, bench.now);
     bench.supervisor.start("a", true, bench.now).unwrap();
     bench.ended("a", End::Detached);
     assert_eq!((bench.state("a"), bench.actions()), ("starting", vec![seek("a")]));
-    bench.supervisor.found("a", 9, true, bench.now);
+    bench.supervisor.found("a", 9, Seen::Serves, bench.now);
     bench.ended("a", End::Detached);
     assert_eq!(bench.state("a"), "detached");
     let mut bench = Bench::with(&["held"]);
@@ -183,7 +186,7 @@ fn what_its_user_detached_is_left_until_somebody_asks_for_it() {
     assert_eq!(bench.actions(), [seek("held"), spawn("held")]);
     // Somebody attached it by hand.
     let mut bench = Bench::with(&["held"]);
-    bench.supervisor.found("held", 7, true, bench.now);
+    bench.supervisor.found("held", 7, Seen::Serves, bench.now);
     bench.ended("held", killed());
     assert_eq!(bench.state("held"), "waiting");
     assert_eq!(bench.supervisor.start("none", false, bench.now).unwrap_err().failure(), Failure::NotFound);
@@ -226,15 +229,17 @@ fn a_wait_can_be_ended_by_whom_it_waits_for_and_by_who_does_not_want_it() {
 fn a_file_that_is_gone_detaches_its_attachment_and_no_other() {
     let mut bench = Bench::with(&["a", "b", "c", "d"]);
     bench.actions();
-    bench.supervisor.found("a", 7, true, bench.now);
-    bench.supervisor.found("b", 8, true, bench.now);
+    bench.supervisor.found("a", 7, Seen::Serves, bench.now);
+    bench.supervisor.found("b", 8, Seen::Serves, bench.now);
     bench.ended("c", failed(3));
     let change = bench.files(&["b"], &[]);
     assert_eq!(change, FilesChange { removed: ["a", "c", "d"].map(str::to_owned).to_vec(), ..FilesChange::default() });
     assert_eq!(bench.actions(), [detach("a"), release("c")]);
     assert_eq!((bench.state("a"), bench.state("b"), bench.state("c")), ("detaching", "running", "none"));
-    // It was being looked for.
-    bench.supervisor.found("d", 9, false, bench.now);
+    // It was being looked for, and is told nothing before it says what it is.
+    bench.supervisor.found("d", 9, Seen::Starts, bench.now);
+    assert_eq!(bench.actions(), []);
+    bench.supervisor.found("d", 9, Seen::Serves, bench.now);
     assert_eq!(bench.actions(), [detach("d")]);
     bench.ended("d", End::Detached);
     // Its target is away.
@@ -256,7 +261,7 @@ fn a_file_that_comes_back_while_its_attachment_is_detached_starts_it_again() {
     assert_eq!((bench.state("a"), bench.actions()), ("detaching", vec![detach("a")]));
     bench.ended("a", End::Detached);
     assert_eq!((bench.state("a"), bench.actions()), ("starting", vec![seek("a")]));
-    bench.supervisor.found("a", 8, true, bench.now);
+    bench.supervisor.found("a", 8, Seen::Serves, bench.now);
     bench.files(&[], &[]);
     bench.supervisor.stayed("a", "it is away", bench.now);
     bench.files(&["a"], &[]);
@@ -300,7 +305,7 @@ fn a_stop_detaches_what_has_a_process_and_starts_nothing_more() {
     let mut bench = Bench::with(&["a", "b", "c", "d", "e", "f"]);
     bench.actions();
     for name in ["a", "b", "f"] {
-        bench.supervisor.found(name, 7, true, bench.now);
+        bench.supervisor.found(name, 7, Seen::Serves, bench.now);
     }
     bench.supervisor.absent("c", bench.now);
     bench.ended("d", failed(3));
@@ -332,4 +337,184 @@ fn one_that_cannot_detach_for_long_is_asked_once_more_when_the_daemon_stops() {
     bench.actions();
     bench.supervisor.stop(bench.now);
     assert_eq!(bench.actions(), [detach("a")]);
+}
+
+#[test]
+fn what_has_the_name_and_is_none_of_the_file_is_neither_adopted_nor_ended_and_its_end_is_waited_for() {
+    let mut bench = Bench::with(&["a"]);
+    bench.actions();
+    bench.supervisor.taken("a", "another LUN", bench.now);
+    assert!(bench.supervisor.is_settled());
+    let status = bench.status("a").unwrap();
+    assert_eq!((status.state.as_str(), status.why.as_deref(), status.pid), ("taken", Some("another LUN"), None));
+    assert_eq!((bench.actions(), bench.supervisor.deadline()), (vec![], None));
+    // The file may be mended, or that one may end.
+    bench.files(&["a"], &[]);
+    assert_eq!(bench.actions(), []);
+    bench.take(vec![file("a", "another")], &[]);
+    assert_eq!(bench.actions(), [seek("a")]);
+    bench.supervisor.taken("a", "another LUN", bench.now);
+    bench.supervisor.freed("a", bench.now);
+    bench.supervisor.freed("a", bench.now);
+    assert_eq!(bench.actions(), [seek("a")]);
+    bench.supervisor.absent("a", bench.now);
+    assert_eq!((bench.actions().len(), bench.status("a").unwrap().why), (1, None));
+    // Neither a file that is gone nor a stop ends it, also where it did not answer at first.
+    for stops in [true, false] {
+        let mut bench = Bench::with(&["a", "b"]);
+        bench.actions();
+        bench.supervisor.taken("a", "another LUN", bench.now);
+        bench.supervisor.found("b", 9, Seen::Starts, bench.now);
+        match stops {
+            true => bench.supervisor.stop(bench.now),
+            false => drop(bench.files(&[], &[])),
+        }
+        assert_eq!(bench.actions(), [release("a")]);
+        bench.supervisor.taken("b", "another LUN", bench.now);
+        assert_eq!((bench.actions(), bench.state("b")), (vec![release("b")], "none"));
+    }
+}
+
+#[test]
+fn what_a_daemon_before_this_one_told_to_detach_is_started_again_when_it_has_ended() {
+    let mut bench = Bench::with(&["a", "b"]);
+    bench.actions();
+    for name in ["a", "b"] {
+        bench.supervisor.found(name, 7, Seen::Ends, bench.now);
+        assert_eq!((bench.state(name), bench.actions()), ("detaching", vec![]));
+    }
+    bench.ended("a", End::Detached);
+    assert_eq!((bench.state("a"), bench.actions()), ("starting", vec![seek("a")]));
+    bench.supervisor.absent("a", bench.now);
+    assert_eq!(bench.actions(), [spawn("a")]);
+    // It could not, and goes on: its next end is its user's.
+    bench.supervisor.stayed("b", "it is away", bench.now);
+    assert_eq!(bench.state("b"), "running");
+    bench.ended("b", End::Detached);
+    assert_eq!((bench.state("b"), bench.actions()), ("detached", vec![hold("b")]));
+}
+
+fn told(value: &str, refused: Option<&str>) -> Vec<Told> {
+    vec![Told { key: "cache.mode", value: value.to_owned(), refused: refused.map(str::to_owned) }]
+}
+
+#[test]
+fn a_setting_that_was_refused_is_wanted_still_and_set_again_later_and_at_each_change_of_its_state() {
+    let mut bench = Bench::running("a");
+    bench.supervisor.told("a", told("write-through", Some("it is away")), bench.now);
+    assert_eq!(bench.status("a").unwrap().not_set, ["cache.mode=write-through: it is away"]);
+    let set = || vec![Action::Set("a".to_owned())];
+    for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
+        assert_eq!(bench.supervisor.deadline().unwrap().since(bench.now), seconds * SECOND);
+        bench.turn(seconds * SECOND);
+        assert_eq!((bench.actions(), bench.supervisor.deadline()), (set(), None));
+        bench.supervisor.told("a", told("write-through", Some("it is away")), bench.now);
+    }
+    assert_eq!(bench.supervisor.get("a").unwrap().unset(), [("cache.mode", "write-through".to_owned())]);
+    bench.supervisor.told("a", told("write-through", None), bench.now);
+    assert_eq!((bench.status("a").unwrap().not_set.len(), bench.supervisor.deadline()), (0, None));
+    // It started, and answers only now.
+    let mut bench = Bench::with(&["a"]);
+    bench.supervisor.absent("a", bench.now);
+    bench.supervisor.started("a", 8, bench.now);
+    bench.supervisor.told("a", told("write-through", Some("it starts")), bench.now);
+    bench.actions();
+    bench.supervisor.answers("a", bench.now);
+    bench.turn(Duration::ZERO);
+    assert_eq!(bench.actions(), set());
+    bench.supervisor.told("a", told("write-through", Some("it is away")), bench.now);
+    // Its next process begins with it.
+    bench.ended("a", killed());
+    assert_eq!(bench.status("a").unwrap().not_set, Vec::<String>::new());
+    bench.wait_for_start("a");
+}
+
+/// The file of an attachment at that portal, with a gateway at the other one.
+fn stacked(name: &str, portal: &str, gateway: Option<&str>) -> AttachmentFile {
+    let mut file = file(name, "a");
+    file.start.urls = vec![format!("iscsi://{portal}/b/0")];
+    file.start.settings = gateway.map(|place| ("front".to_owned(), format!("iscsi:{place}"))).into_iter().collect();
+    file
+}
+
+/// "a" stands on "z", which stands on "m".
+fn tower() -> Vec<AttachmentFile> {
+    vec![
+        stacked("a", "127.0.0.1:3262", None),
+        stacked("m", "127.0.0.1:3260", Some("127.0.0.1:3261")),
+        stacked("z", "127.0.0.1:3261", Some("127.0.0.1:3262")),
+    ]
+}
+
+#[test]
+fn what_stands_on_another_is_started_after_it_and_not_held_up_by_one_that_will_not_come() {
+    let mut bench = Bench::default();
+    bench.take(tower(), &[]);
+    bench.actions();
+    for name in ["a", "z", "m"] {
+        bench.supervisor.absent(name, bench.now);
+    }
+    assert_eq!((bench.actions(), bench.state("a"), bench.state("z")), (vec![spawn("m")], "waiting", "waiting"));
+    assert!(bench.status("z").unwrap().why.unwrap().contains("it stands on \"m\""));
+    bench.supervisor.started("m", 7, bench.now);
+    assert_eq!(bench.actions(), []);
+    bench.supervisor.answers("m", bench.now);
+    assert_eq!(bench.actions(), [seek("z")]);
+    bench.supervisor.absent("z", bench.now);
+    bench.supervisor.started("z", 8, bench.now);
+    bench.supervisor.answers("z", bench.now);
+    assert_eq!(bench.actions(), [spawn("z"), seek("a")]);
+    // What is below ends and comes back: the others wait for their targets, as for any.
+    bench.supervisor.absent("a", bench.now);
+    bench.supervisor.started("a", 9, bench.now);
+    bench.supervisor.answers("a", bench.now);
+    bench.actions();
+    bench.ended("m", killed());
+    assert_eq!((bench.state("z"), bench.state("a")), ("running", "running"));
+    bench.ended("z", killed());
+    bench.turn(SECOND);
+    assert_eq!(bench.actions(), [seek("m"), seek("z")]);
+    bench.supervisor.absent("z", bench.now);
+    assert_eq!(bench.state("z"), "waiting");
+    bench.supervisor.absent("m", bench.now);
+    bench.actions();
+    // It has failed for good: who stands on it says what it lacks.
+    bench.ended("m", failed(2));
+    assert_eq!(bench.actions(), [seek("z")]);
+    bench.supervisor.start("m", false, bench.now).unwrap();
+    bench.supervisor.absent("z", bench.now);
+    assert_eq!((bench.state("z"), bench.actions()), ("waiting", vec![seek("m")]));
+    // Nobody wants what is below any more.
+    bench.take(vec![tower().remove(0), tower().remove(2)], &[]);
+    bench.supervisor.absent("m", bench.now);
+    assert_eq!(bench.actions(), [release("m"), seek("z")]);
+    // Those that stand on each other have no order.
+    let mut bench = Bench::default();
+    let both = |name, other| stacked(name, other, Some(if name == "a" { "127.0.0.1:1" } else { "127.0.0.1:2" }));
+    bench.take(vec![both("a", "127.0.0.1:2"), both("b", "127.0.0.1:1")], &[]);
+    bench.actions();
+    bench.supervisor.absent("a", bench.now);
+    bench.supervisor.absent("b", bench.now);
+    assert_eq!(bench.actions(), [spawn("a"), spawn("b")]);
+}
+
+#[test]
+fn a_stop_detaches_what_stands_on_another_before_that() {
+    let mut bench = Bench::default();
+    bench.take(tower(), &[]);
+    bench.actions();
+    for name in ["m", "z", "a"] {
+        bench.supervisor.found(name, 7, Seen::Serves, bench.now);
+    }
+    bench.supervisor.stop(bench.now);
+    assert_eq!((bench.actions(), bench.state("m"), bench.state("z")), (vec![detach("a")], "running", "running"));
+    bench.ended("a", End::Detached);
+    assert_eq!(bench.actions(), [release("a"), detach("z")]);
+    bench.supervisor.stayed("z", "it is away", bench.now);
+    assert_eq!(bench.actions(), [Action::Terminate("z".into())]);
+    bench.ended("z", failed(3));
+    assert_eq!(bench.actions(), [release("z"), detach("m")]);
+    bench.ended("m", End::Detached);
+    assert_eq!(bench.actions(), [release("m")]);
+    assert!(bench.supervisor.is_over());
 }

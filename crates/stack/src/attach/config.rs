@@ -124,7 +124,7 @@ fn default_name(url: &Url) -> String {
     let last = url.target.rsplit(':').next().unwrap_or(&url.target);
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let clean: String = last.chars().map(|c| if is_allowed(c) { c } else { '-' }).take(40).collect();
-    format!("{}-{}", clean.trim_start_matches('.'), url.lun)
+    format!("{}-{}", clean.trim_start_matches(['.', '-']), url.lun)
 }
 
 #[cfg(test)]
@@ -136,6 +136,7 @@ mod tests {
         for (url, name) in [
             ("iscsi://h/iqn.2026-11.io.forebay:disk1/0", "disk1-0"),
             ("iscsi://h/iqn.2026-11.io.forebay:a:b.c/3", "b.c-3"),
+            ("iscsi://h/iqn.2026-11.io.forebay:-a/3", "a-3"),
             ("iscsi://h/iqn.2026-11.io.forebay/0", "iqn.2026-11.io.forebay-0"),
         ] {
             let made = default_name(&url.parse().unwrap());

@@ -443,6 +443,7 @@ mod tests {
             log_offset: said.log_offset,
             log,
             freshness: said.freshness,
+            start: said.start,
             settings: said.settings,
         }))
     }

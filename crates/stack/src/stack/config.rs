@@ -1,10 +1,13 @@
 //! The configuration of a stack.
 
+use iscsi::url::Url;
+
 use crate::cache_place::CacheConfig;
 use crate::difference_place::DifferenceConfig;
 use crate::log_place::LogConfig;
 use crate::remotes::RemotesConfig;
 use crate::settings::Settings;
+use crate::status::start::StartStatus;
 
 /// The configuration of a stack.
 #[derive(Clone)]
@@ -23,4 +26,12 @@ pub struct StackConfig {
     pub overwrites_changes: bool,
     /// The settings from which this was made.
     pub settings: Settings,
+}
+
+impl StackConfig {
+    /// What counts until the next start, for who asks whether another one is the same.
+    pub fn start_status(&self) -> StartStatus {
+        let urls = self.remotes.remotes.iter().map(|remote| Url { user: None, ..remote.url.clone() }.to_string());
+        StartStatus { urls: urls.collect(), settings: self.settings.at_start() }
+    }
 }

@@ -207,6 +207,7 @@ impl Stack {
             log_offset: log_place.and_then(|place| place.offset),
             log: self.log.as_ref().map(|log| log.status()),
             freshness: self.freshness(),
+            start: self.start.clone(),
             settings: self.settings.borrow().in_effect().map(|(key, value)| (key.to_owned(), value)).collect(),
         }
     }

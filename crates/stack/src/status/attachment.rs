@@ -9,6 +9,7 @@ use super::fronts::FrontsStatus;
 use super::lun_name::LunName;
 use super::members::{MultipathStatus, StripeStatus};
 use super::remote::RemoteStatus;
+use super::start::StartStatus;
 use super::stores::{DifferenceStatus, FreshnessStatus};
 
 /// The status of an attachment. `C` and `L` are the status of its cache and its write log: complete
@@ -61,6 +62,8 @@ pub struct AttachmentStatus<C, L> {
     pub log: Option<L>,
     /// Whether the content of the stores is still that of the LUN.
     pub freshness: FreshnessStatus,
+    /// What it was started with.
+    pub start: StartStatus,
     /// The settings in effect by their keys.
     pub settings: BTreeMap<String, String>,
 }

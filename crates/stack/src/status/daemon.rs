@@ -28,7 +28,8 @@ pub struct KeptStatus {
     pub name: String,
     /// Its file.
     pub file: PathBuf,
-    /// `starting`, `running`, `waiting` for its next start, `failed` for good, `detached`, or `detaching`.
+    /// `starting`, `running`, `waiting` for its next start, `failed` for good, `detached`, `detaching`, or `taken`: an
+    /// attachment of another LUN runs under its name.
     pub state: String,
     /// Why it is not running, in words; of one that runs, how it ended last.
     pub why: Option<String>,
@@ -44,6 +45,8 @@ pub struct KeptStatus {
     pub since: u64,
     /// Settings of its file, changed since its start, that count at its next one.
     pub needs_start: Vec<String>,
+    /// Settings of its file that its process refused so far, as `KEY=VALUE: WHY`; they are set again.
+    pub not_set: Vec<String>,
 }
 
 /// A file with a mistake.

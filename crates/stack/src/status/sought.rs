@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::fronts::FrontsStatus;
+use super::start::StartStatus;
 
 /// The status of a process that waits for its target. Fields of type `()` are not known yet, and
 /// are `null`.
@@ -26,6 +27,9 @@ pub struct SoughtStatus {
     pub size_bytes: (),
     /// The search.
     pub remote: SoughtRemote,
+    /// What an attachment was started with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartStatus>,
     /// Its cache, which is not open yet.
     pub cache: (),
     /// Its write log, which is not open yet.

@@ -11,7 +11,9 @@
 //! it is answered no command for blocks leaves on any path.
 //!
 //! A path whose target does not know the client is a *stranger* as soon as another path has shown that the client
-//! lives: its target and theirs do not know of each other.
+//! lives: its target and theirs do not know of each other. It never registers alone: that would move the client to a
+//! target that calls no copy back for what is written through the other one. Where nothing was shown yet, it waits for
+//! the others that long.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -20,7 +22,7 @@ use base::clock::Instant;
 use scsi::sharing::Parameters;
 
 use super::order::Order;
-use crate::limits::REGISTRATION_WAIT;
+use crate::limits::{REGISTRATION_WAIT, UNKNOWN_WAIT};
 
 /// The number of a path among those of its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,7 +84,10 @@ pub(super) struct Path {
     pub(super) is_flooded: bool,
     /// When its target said that it does not know the client.
     unknown_since: Option<Instant>,
+    /// Another path has shown since that the client lives.
     is_stranger: bool,
+    /// It was one when it was asked last, in this session or in one before.
+    was_stranger: bool,
     driver: Option<Waker>,
     /// Who waits until it has joined.
     watchers: Vec<Waker>,
@@ -99,6 +104,7 @@ impl Path {
             is_flooded: false,
             unknown_since: None,
             is_stranger: false,
+            was_stranger: false,
             driver: None,
             watchers: Vec::new(),
         }
@@ -191,7 +197,8 @@ impl Paths {
 
     /// Whether another path has a session that is, or may soon be, the client's.
     pub(super) fn has_other(&self, than: PathNumber) -> bool {
-        self.others(than).any(|path| path.standing != Standing::Away && path.unknown_since.is_none())
+        let is_its = |path: &Path| path.unknown_since.is_none() && !path.was_stranger;
+        self.others(than).any(|path| path.standing != Standing::Away && is_its(path))
     }
 
     /// Notes that a path has a session, in which it must register.
@@ -249,6 +256,7 @@ impl Paths {
     pub(super) fn take_registration(&mut self, now: Instant, path: PathNumber) -> Option<Registering> {
         let has_joined_any = self.has_joined_any();
         let turn = if has_joined_any { None } else { self.alone_turn() };
+        let is_turn = turn.is_some_and(|(due, turn)| turn == path && due <= now);
         let Standing::Joining(joining) = &mut self.paths.get_mut(&path)?.standing else { return None };
         if has_joined_any {
             if joining.due > now {
@@ -257,7 +265,7 @@ impl Paths {
             joining.due = now + REGISTRATION_WAIT;
             return Some(Registering::Joining);
         }
-        if turn != Some(path) || self.alone_due > now {
+        if !is_turn {
             return None;
         }
         joining.alone_count += 1;
@@ -267,22 +275,22 @@ impl Paths {
         Some(Registering::Alone)
     }
 
-    /// The path whose turn it is to register alone: of those that tried least often the first.
-    fn alone_turn(&self) -> Option<PathNumber> {
-        let count = |path: &Path| match path.standing {
-            Standing::Joining(joining) => Some(joining.alone_count),
-            Standing::Away | Standing::Joined => None,
+    /// The path that registers alone next, and when: of those that tried least often the first.
+    fn alone_turn(&self) -> Option<(Instant, PathNumber)> {
+        let turn = |(number, path): (&PathNumber, &Path)| {
+            let Standing::Joining(joining) = path.standing else { return None };
+            let from = path.unknown_since.map_or(self.alone_due, |since| self.alone_due.max(since + UNKNOWN_WAIT));
+            (!path.was_stranger).then_some((from, joining.alone_count, *number))
         };
-        let joining = self.paths.iter().filter_map(|(number, path)| Some((count(path)?, *number)));
-        joining.min().map(|(_, number)| number)
+        self.paths.iter().filter_map(turn).min().map(|(due, _, number)| (due, number))
     }
 
     /// When [`take_registration`](Self::take_registration) has something to do.
     pub(super) fn registration_due(&self, path: PathNumber) -> Option<Instant> {
         match self.get(path)?.standing {
             Standing::Joining(joining) if self.has_joined_any() => Some(joining.due),
-            Standing::Joining(_) if self.alone_turn() == Some(path) => Some(self.alone_due),
-            _ => None,
+            Standing::Joining(_) => self.alone_turn().filter(|(_, turn)| *turn == path).map(|(due, _)| due),
+            Standing::Away | Standing::Joined => None,
         }
     }
 
@@ -295,7 +303,7 @@ impl Paths {
     pub(super) fn note_joined(&mut self, path: PathNumber) {
         let Some(joined) = self.paths.get_mut(&path).filter(|path| path.is_joining()) else { return };
         (joined.standing, joined.was_joined) = (Standing::Joined, true);
-        (joined.unknown_since, joined.is_stranger) = (None, false);
+        (joined.unknown_since, joined.is_stranger, joined.was_stranger) = (None, false, false);
         self.alone_since = None;
         self.is_changed = true;
     }
@@ -348,7 +356,7 @@ impl Paths {
     pub(super) fn note_renewed(&mut self, sent: Instant) {
         let unknown = self.paths.values_mut().filter(|path| path.unknown_since.is_some_and(|since| since <= sent));
         for path in unknown {
-            path.is_stranger = true;
+            (path.is_stranger, path.was_stranger) = (true, true);
             self.is_changed = true;
         }
     }

@@ -11,7 +11,7 @@ use block::Keeper;
 use scsi::sharing::{Lock, Mode, Reason, Resource};
 
 use super::*;
-use crate::limits::REGISTRATION_WAIT;
+use crate::limits::{REGISTRATION_WAIT, UNKNOWN_WAIT};
 
 mod several_paths;
 

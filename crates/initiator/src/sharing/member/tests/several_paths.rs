@@ -213,6 +213,41 @@ fn a_target_that_knows_no_such_client_is_a_stranger_when_another_path_has_shown_
     }
 }
 
+/// It would take the client to a target that knows nothing of the others there.
+#[test]
+fn a_stranger_does_not_register_for_the_client_and_who_may_be_one_waits_for_the_others() {
+    for is_shown in [true, false] {
+        let mut member = joined_by(2);
+        member.end_session(NOW, TWO);
+        let (alone, _) = registering(&mut member, NOW, ONE);
+        member.handle_message(NOW, ONE, &message(CLIENT, 2, registered(KEY)));
+        member.handle_answer(NOW, ONE, alone, Answer::Done);
+        member.begin_session(NOW, TWO);
+        let (number, _) = registering(&mut member, NOW, TWO);
+        member.handle_answer(NOW, TWO, number, Answer::Refused);
+        let renewal = member.next_order(NOW, ONE).expect("it is asked").0;
+        if is_shown {
+            member.handle_answer(NOW, ONE, renewal, Answer::Done);
+            member.end_session(NOW, TWO);
+            member.begin_session(NOW, TWO);
+        }
+        member.end_session(NOW, ONE);
+        let early = NOW + (UNKNOWN_WAIT - MOMENT);
+        assert_eq!((member.next_order(NOW, TWO), member.next_order(early, TWO)), (None, None));
+        let (late, due) = (NOW + UNKNOWN_WAIT, member.next_deadline(TWO, true));
+        match is_shown {
+            true => assert_eq!(member.next_order(late + UNKNOWN_WAIT, TWO), None, "never"),
+            false => {
+                assert!(due <= Some(late), "{due:?}");
+                assert_eq!(registering(&mut member, late, TWO).1, None, "the target may have started again");
+            }
+        }
+        member.begin_session(late, ONE);
+        let later = late + REGISTRATION_WAIT;
+        assert_eq!(registering(&mut member, later, ONE).1, None, "who is none goes on");
+    }
+}
+
 #[test]
 fn only_the_last_path_leaves() {
     let mut member = joined_by(2);

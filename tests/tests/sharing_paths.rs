@@ -103,7 +103,7 @@ async fn a_host_of_two_paths_reads_nothing_old_when_one_is_cut() {
         let online: Vec<bool> = paths.iter().map(|path| path["is_online"] == true).collect();
         assert_eq!(online, [false, true], "{status}");
         let sharing = &paths[1]["remote"]["sharing"];
-        assert_eq!((&sharing["lives"], &sharing["is_alive"]), (&1.into(), &true.into()), "{status}");
+        assert_eq!((&sharing["lives"], &sharing["is_alive"]), (&1_u64.into(), &true.into()), "{status}");
         assert_eq!(sharing["client"], paths[0]["remote"]["sharing"]["client"], "{status}");
         assert!(status["cache"]["reads"]["hits"].as_u64() > Some(0), "no copy was used: {status}");
         for (name, process) in [("host1", one), ("host2", two)] {

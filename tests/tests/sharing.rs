@@ -366,9 +366,8 @@ fn what_nobody_keeps_apart_is_refused_with_advice() {
     attach(&shared, &["--shared", "--cache-mode", "write-back"]).failure(2, &["write-through"]);
     attach(&shared, &["--shared", "--log", "disk.log", "--log-size", "8MiB"]).failure(2, &["--log"]);
     attach(&shared, &["--shared", "--cache-exclusive"]).failure(2, &["--cache-exclusive"]);
-    // The target takes several paths of one client; our initiator is a client by one.
-    let (both, more) = (format!("{shared},{shared}"), &["--shared"][..]);
-    attach(&both, more).failure(2, &["--shared takes one logical unit by one way, not several URLs"]);
+    let (both, more) = (format!("{shared},{shared}"), &["--shared", "--stripe", "64KiB"][..]);
+    attach(&both, more).failure(2, &["--shared takes one logical unit: it cannot be used with --stripe"]);
 }
 
 /// tgt does not know the key.

@@ -81,6 +81,11 @@ impl Copies {
         Self(Arc::new(Shared { clock, until: AtomicU64::new(0), grants, keepers: Mutex::new(Vec::new()) }))
     }
 
+    /// Whether both are those of one client: what one allows or asks for, the other does.
+    pub fn are_one(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The ranges that this host holds alone; `None` where no host may delay writes.
     pub fn grants(&self) -> Option<&Grants> {
         self.0.grants.as_ref()

@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicU16;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use base::clock::Instant;
+use base::clock::{Clock, Instant};
 use block::grants::WHOLE_DEVICE;
 use block::{Copies, Error, ErrorKind, Event, Geometry};
 use iscsi::url::Portal;
@@ -41,7 +41,7 @@ use crate::link::{Link, Opener};
 use crate::options::InitiatorOptions;
 use crate::remote_lun::RemoteLun;
 use crate::shared::Shared;
-use crate::sharing::Member;
+use crate::sharing::{ClientPath, Member, SharingClient};
 use crate::status::{State, Status};
 use crate::unit::{Probe, Unit, lacks_known_identity};
 use crate::verdict::Attention;
@@ -85,8 +85,8 @@ pub async fn connect(
         ..Status::default()
     };
     let wanted = Arc::clone(&opener.wanted);
-    let member = member_of(&options, &unit)?;
-    let shared = Arc::new(Shared::new(&unit, status, wanted, member));
+    let client = client_of(&options, &unit)?;
+    let shared = Arc::new(Shared::new(&unit, status, wanted, client));
     let engine = Engine::new(Arc::clone(&options), Arc::clone(&shared), unit);
     let back_off = BackOff::new(options.reconnect_wait_min, options.reconnect_wait_max);
     let group = link.portal_group_tag();
@@ -100,7 +100,7 @@ pub async fn connect(
         back_off,
         away_since: None,
     };
-    let guard = StopGuard { shared: Arc::clone(&shared), place: options.place() };
+    let guard = StopGuard { shared: Arc::clone(&shared), place: options.place(), clock: Arc::clone(&options.clock) };
     let lun = Arc::new(RemoteLun::new(options.place(), shared));
     Ok((
         lun,
@@ -114,8 +114,12 @@ pub async fn connect(
 }
 
 /// The client of the lock manager that uses a shared LUN; `None` where it is not shared.
-fn member_of(options: &InitiatorOptions, unit: &Unit) -> Result<Option<Member>, Error> {
+fn client_of(options: &InitiatorOptions, unit: &Unit) -> Result<Option<SharingClient>, Error> {
     let Some(support) = unit.sharing.filter(|_| options.is_shared) else { return Ok(None) };
+    if let Some(client) = &options.joins {
+        client.check(&unit.identity)?;
+        return Ok(Some(client.clone()));
+    }
     let clock = Arc::clone(&options.clock);
     // Otherwise other hosts would read older data than what was written here.
     let copies = match support.withholds && !support.is_paper_profile {
@@ -123,7 +127,8 @@ fn member_of(options: &InitiatorOptions, unit: &Unit) -> Result<Option<Member>, 
         true => Copies::with_grants(clock, GRANT_BYTES),
         false => Copies::new(clock),
     };
-    Ok(Some(Member::new(options.place(), InitiatorOptions::sharing_key()?, support, copies)))
+    let member = Member::new(options.place(), InitiatorOptions::sharing_key()?, support, copies);
+    Ok(Some(SharingClient::new(member, unit.identity.clone())))
 }
 
 /// Refuses a LUN that the options say is shared but that cannot be.
@@ -235,6 +240,7 @@ struct Runner {
 struct StopGuard {
     shared: Arc<Shared>,
     place: String,
+    clock: Arc<dyn Clock>,
 }
 
 impl Drop for StopGuard {
@@ -245,6 +251,8 @@ impl Drop for StopGuard {
                 view.status.state = State::Closed;
             }
         }
+        let now = self.clock.now();
+        self.shared.client().into_iter().for_each(|path| path.end(now));
         self.shared.stop(&self.place);
     }
 }
@@ -269,7 +277,10 @@ impl Runner {
             self.publish_session(&link);
             let began = self.options.clock.now();
             let wait = match self.serve(&mut link).await {
-                Ok(()) => return link.logout().await,
+                Ok(()) => {
+                    self.shared.client().into_iter().for_each(ClientPath::part);
+                    return link.logout().await;
+                }
                 Err(LinkError::Replaced(error)) => return self.give_up(&error),
                 Err(LinkError::Fenced(error)) => return self.be_fenced(link, error),
                 Err(error) => {
@@ -310,7 +321,7 @@ impl Runner {
             // "Back" is logged only when everything that was not durable is written again.
             let stop = poll_fn(|context| {
                 let stop = self.engine.poll(link, context);
-                if !is_back && !self.engine.is_replaying() {
+                if !is_back && self.engine.is_ready() {
                     is_back = true;
                     self.announce_back();
                 }
@@ -427,6 +438,7 @@ impl Runner {
         let Self { engine, shared, options, .. } = self;
         poll_fn(|context| {
             engine.accept(context);
+            engine.pass_on();
             engine.publish_queues();
             if shared.is_closing() {
                 return Poll::Ready(Err(End::Closed));

@@ -180,8 +180,8 @@ impl Engine {
                 Ok(has_moved) => has_progressed |= has_moved,
                 Err(error) => return Poll::Ready(Stop::Lost(error)),
             }
-            if self.sharing.is_flooded() {
-                return Poll::Ready(Stop::Lost(LinkError::Flooded));
+            if let Some(breach) = self.sharing.breach() {
+                return Poll::Ready(Stop::Lost(breach));
             }
             if self.liveness.is_deaf() {
                 return Poll::Ready(Stop::Lost(LinkError::Deaf));
@@ -238,7 +238,7 @@ impl Engine {
     /// Whether a deadline has passed; the task is woken by the next one.
     fn wait_for_deadline(&mut self, context: &mut Context<'_>, now: Instant) -> bool {
         let replay_from = self.acknowledged.replay_deadline(now);
-        let sharing = self.sharing.next_deadline();
+        let sharing = self.sharing.next_deadline(self.is_settling());
         let overdue_from = self.next_overdue().map(|(_, from)| from);
         let may_ask = self.attention == Attention::None && self.sharing.may_issue(now);
         let question = self.liveness.next_deadline(self.under_way.count()).filter(|_| may_ask);
@@ -288,12 +288,16 @@ impl Engine {
 
     /// Sends and receives the messages of a client of a shared LUN.
     fn share(&mut self, link: &mut Link, context: &mut Context<'_>, now: Instant) -> Exchanged {
-        let is_settling = self.attention > Attention::None && self.under_way.count() == 0;
-        let exchanged = self.sharing.exchange(link, context, now, &self.unit, is_settling);
+        let exchanged = self.sharing.exchange(link, context, now, &self.unit, self.is_settling());
         if exchanged.is_new_start {
             self.acknowledged.lose_shared();
         }
         exchanged
+    }
+
+    /// Whether the unit is about to be read anew.
+    fn is_settling(&self) -> bool {
+        self.attention > Attention::None && self.under_way.count() == 0
     }
 
     /// Starts to write again everything that is retained; nothing else is sent before that is done.
@@ -304,6 +308,23 @@ impl Engine {
     /// Whether retained writes are still to be written again.
     pub(crate) fn is_replaying(&self) -> bool {
         self.acknowledged.is_replaying()
+    }
+
+    /// Whether requests are carried out: nothing is to be written again before, and a shared unit is this path's.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.is_replaying() && self.sharing.may_issue(self.options.clock.now())
+    }
+
+    /// Fails the requests that are not under way, where another path of the same client can take them at once. What may
+    /// have changed something has ended by then.
+    pub(crate) fn pass_on(&mut self) {
+        if self.jobs.is_empty() || !self.sharing.has_other_path() {
+            return;
+        }
+        for order in self.jobs.requests() {
+            let words = format!("the session with {} is lost, and another one goes on", self.options.place());
+            self.fail(order, Error::new(ErrorKind::Gone, words));
+        }
     }
 
     /// Publishes the counts for [`crate::RemoteLun::status`].

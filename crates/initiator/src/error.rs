@@ -44,6 +44,11 @@ pub(crate) enum LinkError {
          nothing that is cached of it is used"
     )]
     Flooded,
+    #[error(
+        "its target does not know this host as a client of the shared LUN, which another path reaches: the two targets \
+         do not know of each other, and this path is not used"
+    )]
+    Stranger,
     #[error("the target answers pings and no commands; the session is made anew")]
     Deaf,
     #[error("a lost connection could not be recovered: {0}")]

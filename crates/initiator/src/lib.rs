@@ -100,5 +100,5 @@ pub use remote_lun::RemoteLun;
 pub use reservation::{RegisteredKeys, Reservation};
 pub use scsi::persistent_reservation::{ReservationData, ReservationType};
 pub use scsi::sharing::Support as SharingSupport;
-pub use sharing::SharingStatus;
+pub use sharing::{SharingClient, SharingStatus};
 pub use status::{State, Status};

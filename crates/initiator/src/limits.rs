@@ -103,8 +103,17 @@ const _: () = assert!(
     "what a target that keeps to the rules asks for is done"
 );
 
-/// How long an answer to a registration is waited for before it is asked for again.
+/// An answer to a callback that has no status after this part of the callback's time is sent by another path, too: the
+/// path may carry nothing any more, which its pings show only later. Early enough for three more.
+pub const ANSWER_TRIES_PER_CALLBACK: u32 = 4;
+
+/// How long an answer to a registration is waited for before it is asked for again, or tried by another path.
 pub const REGISTRATION_WAIT: Duration = Duration::from_secs(1);
+
+/// How long a path whose target does not know the client leaves it to the others to register: they may lead to a target
+/// that does. Longer than a lease of 10 s, after which the client is over there in any case.
+pub const UNKNOWN_WAIT: Duration = Duration::from_secs(15);
+const _: () = assert!(UNKNOWN_WAIT.as_secs() > locks::limits::LEASE.as_secs());
 
 /// Bytes asked for in INQUIRY, VPD and MODE SENSE data: all the pages we read fit.
 pub const CONTROL_DATA_BYTES: usize = 512;

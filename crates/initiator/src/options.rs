@@ -18,6 +18,7 @@ use iscsi::split::private_offer;
 use iscsi::url::{Portal, Url};
 
 use crate::limits::{CONNECTIONS_MAX, RECONNECT_WAIT_MAX, RECONNECT_WAIT_MIN, RETAIN_SECONDS};
+use crate::sharing::SharingClient;
 
 /// CHAP names and secrets of both ends.
 #[derive(Clone, Debug)]
@@ -67,6 +68,9 @@ pub struct InitiatorOptions {
     /// Whether it uses a shared LUN only while it holds all of it alone: its one grant is of the
     /// whole LUN, and its reads register no copies.
     pub holds_whole: bool,
+    /// The client of a shared LUN that this session is one more path of; `None` makes another client. From
+    /// [`RemoteLun::sharing_client`](crate::RemoteLun::sharing_client) of a session through another portal.
+    pub joins: Option<SharingClient>,
     /// How long a command may take before it is aborted.
     pub command_timeout: Duration,
     /// How long an abort or a reset may take before the next step; no longer than a command in any case.
@@ -117,6 +121,7 @@ impl InitiatorOptions {
             has_other_paths: false,
             is_shared: false,
             holds_whole: false,
+            joins: None,
             command_timeout: Duration::from_secs(30),
             task_management_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(10),

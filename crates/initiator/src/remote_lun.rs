@@ -11,6 +11,7 @@ use crate::change_guard::ChangeGuard;
 use crate::changed_ranges;
 use crate::raw_command::{RawCdb, RawCommand, RawOutcome, Repeat};
 use crate::shared::{Incoming, Shared};
+use crate::sharing::SharingClient;
 use crate::status::Status;
 
 /// A logical unit that is reached through an iSCSI session. Its [`Driver`](crate::Driver) does the
@@ -67,6 +68,25 @@ impl RemoteLun {
     /// target does not coordinate the hosts.
     pub fn sharing_support(&self) -> Option<Support> {
         self.shared.view().sharing
+    }
+
+    /// This host as a client of the shared LUN, for sessions through other portals to join; `None` where it is not
+    /// shared.
+    pub fn sharing_client(&self) -> Option<SharingClient> {
+        self.shared.client().map(|path| path.client().clone())
+    }
+
+    /// Waits until this session is a path of its client; at once where the LUN is not shared. The caller bounds the
+    /// time.
+    ///
+    /// # Errors
+    /// `Unsupported` for a session that was to join a client and whose target does not know that; `Gone` when the
+    /// client, or the session, has ended.
+    pub async fn joined(&self) -> Result<(), Error> {
+        match self.shared.client() {
+            Some(path) => path.joined().await,
+            None => Ok(()),
+        }
     }
 
     /// Sends a SCSI command as it is and returns what came back. It is never issued twice.

@@ -2,7 +2,7 @@
 //! the published status.
 //!
 //! Three mutexes, never held together: `inbox` (requests, the driver's waker), `view` (geometry, identity, status) and
-//! `member` (the client of a shared LUN). Sections are short and never await.
+//! that of the client of a shared LUN. Sections are short and never await.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -19,7 +19,7 @@ use crate::change_guard::ChangeGuard;
 use crate::content_guard::ContentGuard;
 use crate::limits::REQUESTS_MAX;
 use crate::raw_command::{RawCommand, RawOutcome};
-use crate::sharing::Member;
+use crate::sharing::{ClientPath, SharingClient};
 use crate::status::Status;
 use crate::taken_marks::TakenMarks;
 use crate::unit::Unit;
@@ -54,9 +54,8 @@ pub(crate) struct Shared {
     lun_list_changes: watch::Sender<u64>,
     inbox: Mutex<Inbox>,
     view: Mutex<View>,
-    /// The client of a shared LUN. Only the driver calls methods of it that take long.
-    member: Option<Mutex<Member>>,
-    copies: Option<Copies>,
+    /// The client of a shared LUN, by this path.
+    client: Option<ClientPath>,
 }
 
 /// Guarded by `Shared::inbox`.
@@ -94,7 +93,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(crate) fn new(unit: &Unit, status: Status, wanted: Arc<AtomicU16>, member: Option<Member>) -> Self {
+    pub(crate) fn new(unit: &Unit, status: Status, wanted: Arc<AtomicU16>, client: Option<SharingClient>) -> Self {
         let inbox = Inbox {
             incoming: VecDeque::new(),
             taken: 0,
@@ -122,8 +121,7 @@ impl Shared {
                 change_marks: unit.change_marks,
                 sharing: unit.sharing,
             }),
-            copies: member.as_ref().map(|member| member.copies().clone()),
-            member: member.map(Mutex::new),
+            client: client.map(SharingClient::add_path),
         }
     }
 
@@ -131,8 +129,8 @@ impl Shared {
         lock(&self.view)
     }
 
-    pub(crate) fn member(&self) -> Option<MutexGuard<'_, Member>> {
-        self.member.as_ref().map(lock)
+    pub(crate) fn client(&self) -> Option<&ClientPath> {
+        self.client.as_ref()
     }
 
     /// The error of changes by this host, if they are refused.
@@ -146,7 +144,7 @@ impl Shared {
     }
 
     pub(crate) fn copies(&self) -> Option<&Copies> {
-        self.copies.as_ref()
+        self.client().map(ClientPath::copies)
     }
 
     /// Hands a request to the driver, or refuses it.

@@ -479,7 +479,7 @@ fn messages_that_were_not_taken_come_again_on_another_path() {
     let second = world.nexus("second");
     assert_eq!(world.register(&client.0, 1), client.1, "the answer was lost, and it asks again");
     world.ordered(&second, client.1, &register(1));
-    assert_eq!(world.messages(&second), [], "messages go one way");
+    assert_eq!(world.messages(&second).len(), 3, "also those that came before it did");
     assert_eq!(world.messages(&client.0).len(), 1);
     world.ordered(&client.0, client.1, &lock(1, Resource::Metadata(1), Mode::MetadataShared));
     world.ordered(&client.0, client.1, &Parameters::Renew { taken: 3 });
@@ -488,6 +488,7 @@ fn messages_that_were_not_taken_come_again_on_another_path() {
     assert!(matches!(world.messages(&client.0)[..], [(4, MessageBody::Granted { .. })]), "its connection was lost");
     world.luns.remove_nexus(&client.0);
     assert!(matches!(world.messages(&second)[..], [(4, MessageBody::Granted { .. })]));
+    assert_eq!(world.messages(&second), [], "it had all");
     world.luns.remove_nexus(&second);
     let third = world.nexus("third");
     let stranger = Parameters::Register { key: [9; 16], registers_reads: true, before: None };
@@ -502,6 +503,43 @@ fn messages_that_were_not_taken_come_again_on_another_path() {
         world.messages(&third)[..],
         [(4, MessageBody::Granted { .. }), (5, MessageBody::Registered { .. })]
     ));
+}
+
+/// Whatever nexus its commands come by, at the gate they are the client's.
+#[test]
+fn what_one_path_asks_another_may_answer() {
+    let mut world = World::new();
+    let (client, stock) = (world.client("first", 1), world.nexus("stock"));
+    let second = world.nexus("second");
+    world.ordered(&second, client.1, &register(1));
+    world.read(&client.0, 0).good();
+    world.read(&second, 8).good();
+    world.write(&second, 0, 1).good();
+    world.write(&client.0, 8, 1).good();
+    let changes = [world.write(&stock, 0, 2), world.write(&stock, 8, 2)];
+    assert!(changes.iter().all(|change| !change.is_over()));
+    let callbacks = |messages: Vec<(u64, MessageBody)>| -> Vec<u64> {
+        let purges = messages.into_iter().filter_map(|(_, body)| match body {
+            MessageBody::Purge { callback, .. } => Some(callback),
+            _ => None,
+        });
+        purges.collect()
+    };
+    let asked = callbacks(world.messages(&client.0));
+    assert_eq!((asked.len(), callbacks(world.messages(&second))), (2, asked.clone()), "each path is told");
+    world.acknowledge(&(second.clone(), client.1), asked[0]);
+    // The first path is silent from here on: what it was told and did not take the second one has, too.
+    world.luns.remove_nexus(&client.0);
+    world.acknowledge(&(second.clone(), client.1), asked[1]);
+    changes.into_iter().for_each(|change| change.good());
+    world.advance(LEASE / 2);
+    world.ordered(&second, client.1, &Parameters::Renew { taken: 0 });
+    world.advance(LEASE / 2 + MOMENT);
+    world.read(&second, 0).good();
+    world.ordered(&stock, 0, &Parameters::Fence { client: client.1 });
+    let third = world.nexus("third");
+    assert_eq!(world.order(&third, client.1, &register(1)).sense, Some(Sense::SHARING_FENCED));
+    assert_eq!(world.read(&second, 0).sense(), Some(Sense::SHARING_FENCED));
 }
 
 /// A change does not purge its own client's copies: a write that is still on its way by a path that

@@ -181,13 +181,11 @@ impl HeldMarks {
     /// before each earlier change.
     async fn empty(&self, mark: &HeldMark) -> Result<bool> {
         let Some(record) = self.caches.mark(&self.place, &mark.id)? else { return Ok(false) };
-        for lun in &mark.member.luns {
-            let is_asked = || lun.copies().is_some_and(|copies| copies.may_use());
-            if !empty_by(lun, mark.id, record.newest()).await? || !is_asked() {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        // All paths of a client lead to one target.
+        let first = || mark.member.luns.first().map(AsRef::as_ref);
+        let Some(lun) = mark.online().first().copied().or_else(first) else { return Ok(false) };
+        let is_asked = || lun.copies().is_some_and(|copies| copies.may_use());
+        Ok(empty_by(lun, mark.id, record.newest()).await? && is_asked())
     }
 
     /// Notes that the store is closed, with its content of when its marks were cleared.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use base::clock::Clock;
 use initiator::{
-    BoxedStream, ChapCredentials, Connecting, Connector, DiscoveredTarget, InitiatorOptions, RemoteLun, SharingStatus,
-    State, Status, TcpConnector,
+    BoxedStream, ChapCredentials, Connecting, Connector, DiscoveredTarget, InitiatorOptions, RemoteLun, SharingClient,
+    SharingStatus, State, Status, TcpConnector,
 };
 use iscsi::chap::Credentials;
 use iscsi::framing::PduSizes;
@@ -116,15 +116,15 @@ impl RemoteConfig {
     /// # Errors
     /// An unreachable portal, a missing target or LUN, refused credentials.
     pub async fn connect(&self, clock: &Arc<dyn Clock>) -> Result<Arc<RemoteLun>> {
-        self.connect_by(clock, false, &Traffic::default(), |connector| connector).await
+        self.connect_by(clock, (false, None), &Traffic::default(), |connector| connector).await
     }
 
     /// Like [`RemoteConfig::connect`], over a connector that is made from the one of this link,
-    /// with its traffic counted in `traffic`. `has_other_paths` as in [`InitiatorOptions`].
+    /// with its traffic counted in `traffic`. `has_other_paths` and `joins` as in [`InitiatorOptions`].
     pub(crate) async fn connect_by(
         &self,
         clock: &Arc<dyn Clock>,
-        has_other_paths: bool,
+        (has_other_paths, joins): (bool, Option<SharingClient>),
         traffic: &Traffic,
         over: impl FnOnce(Arc<dyn Connector>) -> Arc<dyn Connector>,
     ) -> Result<Arc<RemoteLun>> {
@@ -147,6 +147,7 @@ impl RemoteConfig {
             busy_poll: self.busy_polling.longest(),
             clock: Arc::clone(clock),
             has_other_paths,
+            joins,
             pdu_sizes: Arc::clone(&traffic.pdus),
             ..InitiatorOptions::for_url(&self.url)
         };

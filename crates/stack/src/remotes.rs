@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::clock::Clock;
 use block::layer::multipath::{Multipath, Policy};
@@ -262,12 +263,27 @@ async fn connect_each(
             group as Arc<dyn Connector>
         };
         let traffic = Traffic::default();
-        let lun = config.connect_by(clock, has_other_paths, &traffic, over).await?;
+        let joins = connected.first().filter(|_| has_other_paths).and_then(|first| first.lun.sharing_client());
+        let lun = config.connect_by(clock, (has_other_paths, joins), &traffic, over).await?;
         let connector = connector.expect("nothing is connected without a connector");
         let target = name::folded(&config.url.target);
-        connected.push(Connected { lun, connector, traffic, portal, target });
+        connected.push(Connected { lun: Arc::clone(&lun), connector, traffic, portal, target });
+        if has_other_paths {
+            joined(&lun, config.waits.login).await?;
+        }
     }
     Ok(())
+}
+
+/// Waits until a path to a LUN that several hosts share is one of this host's client.
+async fn joined(lun: &RemoteLun, time_max: Duration) -> Result<()> {
+    match tokio::time::timeout(time_max, lun.joined()).await {
+        Ok(joined) => Ok(joined?),
+        Err(_) => {
+            let words = format!("{} does not take this host as a client of the shared logical unit", lun.place());
+            Err(Error::new(Failure::Unreachable, words))
+        }
+    }
 }
 
 /// The status of a session, in words.

@@ -75,6 +75,7 @@ impl Jobs {
     /// Takes a job out that ends now.
     pub(super) fn remove(&mut self, order: u64) -> Option<Box<Job>> {
         self.ready.remove(&order);
+        self.blocked.remove(&order);
         self.all.remove(&order)
     }
 
@@ -189,6 +190,12 @@ impl Jobs {
         self.end_waits();
         self.blocked.clear();
         self.take_all().into_values()
+    }
+
+    /// The requests to the device, in order.
+    pub(super) fn requests(&self) -> Vec<u64> {
+        let requests = self.all.iter().filter(|(_, job)| matches!(job.reply, Reply::Request(_)));
+        requests.map(|(order, _)| *order).collect()
     }
 
     /// The oldest request of a caller, and when it arrived.

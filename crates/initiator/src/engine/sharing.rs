@@ -14,13 +14,13 @@ use scsi::sharing::Message;
 use scsi::sharing::message::{ASYNC_EVENT, ASYNC_VCODE};
 
 use super::jobs::Jobs;
+use crate::error::LinkError;
 use crate::job::{Job, Kind};
 use crate::limits::{WITHHELD_MARGIN, WITHHELD_TIME_MAX};
 use crate::link::Link;
 use crate::log_limit::LogLimit;
 use crate::options::InitiatorOptions;
 use crate::shared::Shared;
-use crate::sharing::member::Continuity;
 use crate::sharing::{SharingStatus, order};
 use crate::unit::Unit;
 
@@ -59,15 +59,16 @@ impl Sharing {
     /// Notes that a session has begun.
     pub(super) fn begin_session(&self) {
         let now = self.options.clock.now();
-        if let Some(mut member) = self.shared.member() {
-            member.begin_session(now);
+        if let Some(client) = self.shared.client() {
+            client.with(|member, path| member.begin_session(now, path));
         }
     }
 
     /// Notes that the session has ended.
     pub(super) fn end_session(&self) {
-        if let Some(mut member) = self.shared.member() {
-            member.end_session();
+        let now = self.options.clock.now();
+        if let Some(client) = self.shared.client() {
+            client.with(|member, path| member.end_session(now, path));
         }
     }
 
@@ -81,24 +82,39 @@ impl Sharing {
         unit: &Unit,
         is_settling: bool,
     ) -> Exchanged {
-        let Some(mut member) = self.shared.member() else { return Exchanged::default() };
-        let mut has_progressed = member.poll(context, now);
-        let fenced = member.over().cloned();
-        while !is_settling && let Some((number, order)) = member.next_order(now) {
-            let command = order.command(number, unit.lun, self.options.command_timeout);
-            match order.is_immediate() {
-                true => link.session.submit_immediate(now, command),
-                false => link.session.submit(now, command),
+        let Some(client) = self.shared.client() else { return Exchanged::default() };
+        client.with(|member, path| {
+            let mut has_progressed = member.poll(context, now, path);
+            let fenced = member.over().cloned();
+            while !is_settling && let Some((number, order)) = member.next_order(now, path) {
+                let command = order.command(number, unit.lun, self.options.command_timeout);
+                match order.is_immediate() {
+                    true => link.session.submit_immediate(now, command),
+                    false => link.session.submit(now, command),
+                }
+                has_progressed = true;
             }
-            has_progressed = true;
-        }
-        let is_new_start = member.take_continuity() == Some(Continuity::NewStart);
-        Exchanged { has_progressed, fenced, is_new_start }
+            Exchanged { has_progressed, fenced, is_new_start: member.take_new_start(path) }
+        })
     }
 
     /// Whether requests may be issued now.
     pub(super) fn may_issue(&self, now: Instant) -> bool {
-        self.shared.member().is_none_or(|member| member.may_issue(now))
+        self.shared.client().is_none_or(|client| client.with(|member, path| member.may_issue(now, path)))
+    }
+
+    /// Whether another path of the client has a session.
+    pub(super) fn has_other_path(&self) -> bool {
+        self.shared.client().is_some_and(|client| client.with(|member, path| member.has_other_path(path)))
+    }
+
+    /// Why the session is to be dropped, if it is.
+    pub(super) fn breach(&self) -> Option<LinkError> {
+        self.shared.client()?.with(|member, path| match (member.is_flooded(path), member.is_stranger(path)) {
+            (true, _) => Some(LinkError::Flooded),
+            (_, true) => Some(LinkError::Stranger),
+            (false, false) => None,
+        })
     }
 
     /// The next job to issue. Where this client holds ranges alone, half of the queue depth is kept
@@ -128,29 +144,32 @@ impl Sharing {
 
     /// Unregisters from a shared LUN. Returns whether that is complete.
     pub(super) fn leave(&self, now: Instant) -> bool {
-        self.shared.member().is_none_or(|mut member| member.leave(now))
+        self.shared.client().is_none_or(|client| client.with(|member, path| member.leave(now, path)))
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.shared.member().is_none_or(|member| member.is_idle())
+        self.shared.client().is_none_or(|client| client.with(|member, path| member.is_idle(path)))
     }
 
-    /// When the client has something to do next.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.shared.member().and_then(|member| member.next_deadline())
+    /// When the client has something to do next. It sends nothing with `is_settling`.
+    pub(super) fn next_deadline(&self, is_settling: bool) -> Option<Instant> {
+        self.shared.client()?.with(|member, path| member.next_deadline(path, !is_settling))
     }
 
     pub(super) fn status(&self) -> Option<SharingStatus> {
-        self.shared.member().map(|member| member.status(self.options.clock.now()))
+        let now = self.options.clock.now();
+        self.shared.client().map(|client| client.with(|member, _| member.status(now)))
     }
 
     /// Handles a message of the target to a client of a shared LUN.
     pub(super) fn take_message(&mut self, header: &AsyncMessage, data: &[u8], unit: &Unit, now: Instant) {
         let AsyncEvent::Vendor { event: ASYNC_EVENT, code: ASYNC_VCODE, .. } = header.event else { return };
-        let Some(mut member) = self.shared.member() else { return };
+        let Some(client) = self.shared.client() else { return };
         // SenseLength comes first, and is zero.
         match data.get(2..).map(Message::parse) {
-            Some(Ok(message)) if message.lun == unit.lun => member.handle_message(now, &message),
+            Some(Ok(message)) if message.lun == unit.lun => {
+                client.with(|member, path| member.handle_message(now, path, &message));
+            }
             Some(Ok(_)) => {}
             Some(Err(_)) | None => {
                 if let Some(left_out) = self.message_log.admit(ErrorKind::Corrupt, now) {
@@ -160,21 +179,16 @@ impl Sharing {
         }
     }
 
-    /// Whether the target asks for more than a client of a shared LUN hears.
-    pub(super) fn is_flooded(&self) -> bool {
-        self.shared.member().is_some_and(|member| member.is_flooded())
-    }
-
     /// A command of the client has ended.
     pub(super) fn take_answer(&self, now: Instant, number: u64, outcome: &Outcome) {
-        if let Some(mut member) = self.shared.member() {
-            member.handle_answer(now, number, order::answer(outcome));
+        if let Some(client) = self.shared.client() {
+            client.with(|member, path| member.handle_answer(now, path, number, order::answer(outcome)));
         }
     }
 
     pub(super) fn note_fenced(&self, now: Instant) {
-        if let Some(mut member) = self.shared.member() {
-            member.note_fenced(now);
+        if let Some(client) = self.shared.client() {
+            client.with(|member, _| member.note_fenced(now));
         }
     }
 }

@@ -1,10 +1,12 @@
-//! A client of a shared unit, over all its sessions.
+//! A client of a shared unit, over all its sessions and paths.
 //!
 //! ```text
 //!  no session ──begin_session──► Joining: REGISTER with its key ──REGISTERED──► Joined ──end_session──► no session
 //!                                   │                                              │
 //!                                   └── fenced, or another life of the same start of the target ──► over, for good
 //! ```
+//! Each [path](super::path) goes through these states by itself; the life, its lease and its messages are the
+//! client's.
 //!
 //! What it keeps true:
 //! - an order is sent only after what it depends on: a purge is acknowledged when all copies are
@@ -18,7 +20,9 @@
 //!   target nothing follows *done*;
 //! - what the target may ask for is bounded: the session of one that asks for more than ours can is
 //!   dropped, and the life is over as when a lease ends;
-//! - messages are handled in the order of their numbers, each once;
+//! - messages are handled in the order of their numbers, each once, whichever path brings it first;
+//! - every path renews the lease. An answer to a callback that stays without an answer itself is sent by another path,
+//!   too;
 //! - copies may be used while the lease lasts, counted from the time at which its renewal was
 //!   *sent*. All copies of an old life are dropped before a new life allows any;
 //! - a range that it holds alone is given up when the layers above have cleaned it. Dirty data in a
@@ -44,31 +48,10 @@ use scsi::sharing::{self, LifeBefore, Message, MessageBody, NO_PROOF, Parameters
 
 use super::holding::Holding;
 use super::order::{Answer, Order};
+use super::path::{PathNumber, Paths, Registering, Sent};
 use super::status::SharingStatus;
 use super::wire;
-use crate::limits::{ANSWERS_UNDER_WAY_MAX, LEAVE_TIMEOUT, OWED_MAX, REGISTRATION_WAIT};
-
-/// The state of the present session for the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    /// There is no session, or it is not to be used any more.
-    Away,
-    /// REGISTER was sent; it is sent again at `again_at` if no answer has come.
-    Joining {
-        since: Instant,
-        again_at: Instant,
-    },
-    Joined,
-}
-
-/// Whether the target restarted between the registration before and this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Continuity {
-    /// The target has not restarted.
-    Same,
-    /// The target has restarted.
-    NewStart,
-}
+use crate::limits::{ANSWER_TRIES_PER_CALLBACK, ANSWERS_UNDER_WAY_MAX, LEAVE_TIMEOUT, OWED_MAX};
 
 /// The client of a shared unit; it outlives sessions.
 pub(crate) struct Member {
@@ -86,8 +69,9 @@ pub(crate) struct Member {
     proofs: BTreeMap<ClientId, Proof>,
     /// The number of the last message that it took.
     taken: u64,
-    standing: Standing,
-    continuity: Option<Continuity>,
+    paths: Paths,
+    /// How long an answer to a callback is under way before another path sends it, too.
+    answer_patience: Duration,
     /// Outputs of the holder, to be executed in order.
     outputs: VecDeque<HolderOutput>,
     /// Copies that are being dropped, for the first output.
@@ -98,18 +82,12 @@ pub(crate) struct Member {
     acknowledgements: VecDeque<Order>,
     /// Requests and releases of locks, sent after the acknowledgements.
     requests: VecDeque<Order>,
-    is_renewal_due: bool,
-    is_registration_due: bool,
     /// Whether requests name the life before, so that its locks can be reclaimed.
     names_before: bool,
-    /// Orders under way by number, each with the time at which it was sent.
-    under_way: BTreeMap<u64, (Order, Instant)>,
     next_number: u64,
-    /// The deadline for unregistering; `None` while the client stays.
-    leaving: Option<Instant>,
+    /// The path that unregisters the client, and until when; `None` while the client stays.
+    leaving: Option<(PathNumber, Instant)>,
     has_left: bool,
-    /// The target asked for more than it may. Until the next session nothing that it says is heard.
-    is_flooded: bool,
     over: Option<Error>,
     purges: u64,
     lives: u64,
@@ -129,21 +107,17 @@ impl Member {
             client: None,
             proofs: BTreeMap::new(),
             taken: 0,
-            standing: Standing::Away,
-            continuity: None,
+            paths: Paths::new(),
+            answer_patience: Duration::from_millis(support.callback_ms.into()) / ANSWER_TRIES_PER_CALLBACK,
             outputs: VecDeque::new(),
             dropping: None,
             called_back: BTreeSet::new(),
             acknowledgements: VecDeque::new(),
             requests: VecDeque::new(),
-            is_renewal_due: false,
-            is_registration_due: false,
             names_before: true,
-            under_way: BTreeMap::new(),
             next_number: 0,
             leaving: None,
             has_left: false,
-            is_flooded: false,
             over: None,
             purges: 0,
             lives: 0,
@@ -155,29 +129,75 @@ impl Member {
         &self.copies
     }
 
+    /// One path more, without a session.
+    pub(crate) fn add_path(&mut self) -> PathNumber {
+        self.paths.add()
+    }
+
+    /// Forgets a path that is used no more.
+    pub(crate) fn remove_path(&mut self, path: PathNumber) {
+        self.paths.remove(path);
+    }
+
+    /// Whether another path has a session.
+    pub(crate) fn has_other_path(&self, than: PathNumber) -> bool {
+        self.over.is_none() && self.paths.has_other(than)
+    }
+
+    /// Wakes whom anything concerns that has changed, but the driver of `acting`.
+    pub(crate) fn wake(&mut self, acting: PathNumber) {
+        self.paths.wake(acting);
+    }
+
     /// Notes that there is a session, in which the client must register.
-    pub(crate) fn begin_session(&mut self, now: Instant) {
-        self.standing = Standing::Joining { since: now, again_at: now + REGISTRATION_WAIT };
-        self.is_registration_due = true;
+    pub(crate) fn begin_session(&mut self, now: Instant, path: PathNumber) {
+        self.paths.begin_session(now, path);
         self.names_before = true;
-        self.is_flooded = false;
     }
 
     /// Notes that the session is lost, and the orders under way with it.
-    pub(crate) fn end_session(&mut self) {
-        self.standing = Standing::Away;
-        self.is_registration_due = false;
-        self.is_renewal_due = false;
-        // Requests for locks that still wait are sent again in the next session.
-        self.requests.clear();
-        let lost = std::mem::take(&mut self.under_way).into_values().map(|(order, _)| order);
-        let unanswered: Vec<Order> = lost.filter(|order| is_acknowledgement(&order.parameters)).collect();
-        unanswered.into_iter().rev().for_each(|order| self.acknowledgements.push_front(order));
+    pub(crate) fn end_session(&mut self, now: Instant, path: PathNumber) {
+        let (lost, had_joined) = self.paths.end_session(now, path);
+        if had_joined {
+            // Requests for locks that still wait are sent again by the next registration.
+            self.requests.clear();
+        }
+        let unanswered = lost.into_iter().rev().filter(|order| is_acknowledgement(&order.parameters));
+        unanswered.for_each(|order| self.answer_again(order));
     }
 
-    /// Whether commands that read or change blocks may leave: the session is the client's, and it lives.
-    pub(crate) fn may_issue(&self, now: Instant) -> bool {
-        self.standing == Standing::Joined && self.over.is_none() && self.holder.client(now).is_some()
+    /// Whether commands that read or change blocks may leave on this path: it is the client's, and that lives.
+    pub(crate) fn may_issue(&self, now: Instant, path: PathNumber) -> bool {
+        self.paths.is_joined(path) && self.over.is_none() && self.holder.client(now).is_some()
+    }
+
+    /// Whether the target of this path does not know the client, which lives at that of another one.
+    pub(crate) fn is_stranger(&self, path: PathNumber) -> bool {
+        self.paths.is_stranger(path)
+    }
+
+    /// Waits until this path has joined; an error if it cannot.
+    pub(crate) fn poll_joined(&mut self, context: &Context<'_>, path: PathNumber) -> Poll<Result<(), Error>> {
+        if let Some(error) = &self.over {
+            return Poll::Ready(Err(error.clone()));
+        }
+        if self.paths.is_joined(path) {
+            return Poll::Ready(Ok(()));
+        }
+        if self.paths.get(path).is_none() {
+            return Poll::Ready(Err(Error::new(ErrorKind::Gone, format!("a path to {} has ended", self.place))));
+        }
+        if self.paths.is_stranger(path) {
+            let words = format!(
+                "the target at the end of another path does not know this host as a client of {}: two targets that do \
+                 not know of each other lead to one logical unit, and what is written by one the other calls no copy \
+                 back for. Give the URL of one of them, or several portals of one target",
+                self.place
+            );
+            return Poll::Ready(Err(Error::new(ErrorKind::Unsupported, words)));
+        }
+        self.paths.watch(path, context.waker());
+        Poll::Pending
     }
 
     /// Why the client has ended for good.
@@ -185,28 +205,35 @@ impl Member {
         self.over.as_ref()
     }
 
-    /// Whether the target restarted before the last registration. Returned once after each.
-    pub(crate) fn take_continuity(&mut self) -> Option<Continuity> {
-        self.continuity.take()
+    /// Whether the target restarted before the last registration. Returned once to each path after each.
+    pub(crate) fn take_new_start(&mut self, path: PathNumber) -> bool {
+        self.paths.get_mut(path).is_some_and(|path| std::mem::take(&mut path.is_new_start))
     }
 
     /// Whether the session is to be dropped: the target breaks the protocol.
-    pub(crate) fn is_flooded(&self) -> bool {
-        self.is_flooded
+    pub(crate) fn is_flooded(&self, path: PathNumber) -> bool {
+        self.paths.get(path).is_some_and(|path| path.is_flooded)
     }
 
-    /// Whether nothing of it is under way.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.under_way.is_empty()
+    /// Whether nothing of it is under way on this path.
+    pub(crate) fn is_idle(&self, path: PathNumber) -> bool {
+        self.paths.get(path).is_none_or(|path| path.under_way.is_empty())
     }
 
-    /// The next time at which [`poll`](Self::poll) has something to do.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let joining = match self.standing {
-            Standing::Joining { again_at, .. } => Some(again_at),
-            Standing::Away | Standing::Joined => None,
-        };
-        [joining, self.holder.next_deadline(), self.holding.next_deadline(), self.leaving].into_iter().flatten().min()
+    /// The next time at which [`poll`](Self::poll) has something to do, or [`next_order`](Self::next_order) where this
+    /// path `may_send`.
+    pub(crate) fn next_deadline(&self, path: PathNumber, may_send: bool) -> Option<Instant> {
+        let leaving = self.leaving.filter(|(leaving, _)| *leaving == path).map(|(_, until)| until);
+        let sending = if may_send && self.over.is_none() && !self.has_left { self.next_sending(path) } else { None };
+        [self.holder.next_deadline(), self.holding.next_deadline(), leaving, sending].into_iter().flatten().min()
+    }
+
+    fn next_sending(&self, number: PathNumber) -> Option<Instant> {
+        let path = self.paths.get(number)?;
+        let has_room = path.is_joined() && path.sent_count(is_acknowledgement) < ANSWERS_UNDER_WAY_MAX;
+        let unanswered = self.paths.oldest_unanswered(number).filter(|_| has_room);
+        let repeat = unanswered.map(|sent| sent + self.answer_patience);
+        self.paths.registration_due(number).into_iter().chain(repeat).min()
     }
 
     pub(crate) fn status(&self, now: Instant) -> SharingStatus {
@@ -224,26 +251,21 @@ impl Member {
         }
     }
 
-    /// Unregisters once all other orders are done. Returns whether that is complete.
-    pub(crate) fn leave(&mut self, now: Instant) -> bool {
-        if self.over.is_some() || !matches!(self.standing, Standing::Joined) {
+    /// Unregisters once all other orders are done, unless another path goes on. Returns whether that is complete.
+    pub(crate) fn leave(&mut self, now: Instant, path: PathNumber) -> bool {
+        if self.over.is_some() || !self.paths.is_joined(path) || self.paths.has_other(path) {
             return true;
         }
-        let until = *self.leaving.get_or_insert(now + LEAVE_TIMEOUT);
+        let (_, until) = *self.leaving.get_or_insert((path, now + LEAVE_TIMEOUT));
         self.copies.allow_until(None);
         self.has_left || until <= now
     }
 
     /// Handles deadlines, and drops copies. Returns whether there was progress.
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>, now: Instant) -> bool {
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>, now: Instant, path: PathNumber) -> bool {
+        self.paths.register(path, context.waker());
         self.holder.handle_timeout(now);
-        if let Standing::Joining { since, again_at } = self.standing
-            && again_at <= now
-        {
-            self.standing = Standing::Joining { since, again_at: now + REGISTRATION_WAIT };
-            self.is_registration_due = true;
-        }
-        if self.standing == Standing::Joined && self.over.is_none() && self.leaving.is_none() {
+        if self.paths.is_joined(path) && self.over.is_none() && self.leaving.is_none() {
             self.holding.ask(context, now, &mut self.holder);
         }
         let mut has_progressed = self.holding.poll(context, now, &mut self.holder);
@@ -257,6 +279,9 @@ impl Member {
         if is_settled {
             self.copies.allow_until(self.holder.lease_until());
         }
+        if has_progressed {
+            self.paths.note_change();
+        }
         has_progressed
     }
 
@@ -266,7 +291,7 @@ impl Member {
         while let Some(output) = self.holder.poll_output() {
             has_any = true;
             match output {
-                HolderOutput::Send(FromClient::Renew(_)) => self.is_renewal_due = true,
+                HolderOutput::Send(FromClient::Renew(_)) => self.paths.renew(),
                 HolderOutput::Send(FromClient::Register { .. }) => {}
                 HolderOutput::PurgeAll => {
                     self.copies.allow_until(None);
@@ -367,12 +392,13 @@ impl Member {
             self.lose_writes();
         } else {
             self.answer_called_back();
-            if self.standing == Standing::Joined {
+            if self.paths.all().any(|path| path.is_joined()) {
                 tracing::warn!(
                     place = self.place,
                     "the lease of the shared LUN is over: nothing that is cached of it is used"
                 );
-                self.begin_session(now);
+                self.paths.begin_anew(now);
+                self.names_before = true;
             }
         }
     }
@@ -411,6 +437,7 @@ impl Member {
         self.copies.allow_until(None);
         self.holding.lapse();
         self.over.get_or_insert_with(|| Error::new(ErrorKind::Gone, words));
+        self.paths.note_change();
     }
 
     /// Handles the unit's report, with whatever command, that the client is dead.
@@ -421,63 +448,70 @@ impl Member {
         self.end_for_good();
     }
 
-    /// The next command to send, with its number. The target has room for so many answers and one renewal at a time.
-    pub(crate) fn next_order(&mut self, now: Instant) -> Option<(u64, Order)> {
-        let order = self.due_order()?;
+    /// The next command to send by this path, with its number. The target has room for so many answers and one renewal
+    /// at a time on each.
+    pub(crate) fn next_order(&mut self, now: Instant, path: PathNumber) -> Option<(u64, Order)> {
+        let order = self.due_order(now, path)?;
         let number = self.next_number;
         self.next_number += 1;
-        self.under_way.insert(number, (order.clone(), now));
+        self.paths.get_mut(path)?.send(number, order.clone(), now);
         Some((number, order))
     }
 
-    fn due_order(&mut self) -> Option<Order> {
+    fn due_order(&mut self, now: Instant, number: PathNumber) -> Option<Order> {
         if self.over.is_some() || self.has_left {
             return None;
         }
-        if matches!(self.standing, Standing::Joining { .. }) && std::mem::take(&mut self.is_registration_due) {
-            return Some(self.registration());
-        }
-        if self.standing != Standing::Joined {
-            return None;
+        match self.paths.take_registration(now, number) {
+            Some(Registering::Alone) => return Some(self.registration(None, self.life_before())),
+            Some(Registering::Joining) => return Some(self.registration(self.client, None)),
+            None => {}
         }
         let client = self.client;
-        if self.sent_count(is_acknowledgement) < ANSWERS_UNDER_WAY_MAX
-            && let Some(mut order) = self.acknowledgements.pop_front()
+        let path = self.paths.get(number).filter(|path| path.is_joined())?;
+        if path.sent_count(is_acknowledgement) < ANSWERS_UNDER_WAY_MAX
+            && let Some(mut order) = self.due_acknowledgement(now, number)
         {
             if let Parameters::Acknowledge { taken, .. } = &mut order.parameters {
                 *taken = self.taken;
             }
             return Some(order);
         }
+        let path = self.paths.get_mut(number)?;
         let is_renewal = |parameters: &Parameters| matches!(parameters, Parameters::Renew { .. });
-        if self.is_renewal_due && self.sent_count(is_renewal) == 0 {
-            self.is_renewal_due = false;
+        if path.is_renewal_due && path.sent_count(is_renewal) == 0 {
+            path.is_renewal_due = false;
             return Some(Order { client, parameters: Parameters::Renew { taken: self.taken } });
         }
-        if self.leaving.is_none()
-            && let Some(order) = self.requests.pop_front()
-        {
-            return Some(order);
-        }
+        let Some((leaving, _)) = self.leaving else { return self.requests.pop_front() };
         let is_leave = |parameters: &Parameters| matches!(parameters, Parameters::Leave);
-        if self.leaving.is_some() && self.sent_count(is_leave) == 0 {
+        if leaving == number && path.sent_count(is_leave) == 0 {
             return Some(Order { client, parameters: Parameters::Leave });
         }
         None
     }
 
-    fn registration(&self) -> Order {
+    /// The next acknowledgement, or one to which another path brings no answer.
+    fn due_acknowledgement(&mut self, now: Instant, path: PathNumber) -> Option<Order> {
+        let waiting = self.acknowledgements.pop_front();
+        let patience = self.answer_patience;
+        let unanswered = self.paths.oldest_unanswered(path).filter(|sent| *sent + patience <= now);
+        let repeated = || self.paths.take_unanswered(unanswered?, path);
+        waiting.or_else(repeated).filter(|order| order.client == self.client)
+    }
+
+    /// The life of before, as a registration that names no client shows it.
+    fn life_before(&self) -> Option<LifeBefore> {
         let before = self.holder.reclaimable_life().or(self.client).filter(|_| self.names_before);
         let proof_of = |client| self.proofs.get(&client).copied().unwrap_or(NO_PROOF);
-        let before = before.map(|client| LifeBefore { client: client.bits(), proof: proof_of(client) });
+        before.map(|client| LifeBefore { client: client.bits(), proof: proof_of(client) })
+    }
+
+    fn registration(&self, client: Option<ClientId>, before: Option<LifeBefore>) -> Order {
         // What is read while the whole unit is held is kept no longer than that.
         let registers_reads = !self.copies.grants().is_some_and(Grants::is_whole);
         let parameters = Parameters::Register { key: self.key, registers_reads, before };
-        Order { client: None, parameters }
-    }
-
-    fn sent_count(&self, is_one: impl Fn(&Parameters) -> bool) -> usize {
-        self.under_way.values().filter(|(order, _)| is_one(&order.parameters)).count()
+        Order { client, parameters }
     }
 
     /// An answer did not reach the target. What a start of before asked for, the one of now knows nothing of.
@@ -488,26 +522,26 @@ impl Member {
     }
 
     /// Handles the end of an order.
-    pub(crate) fn handle_answer(&mut self, now: Instant, number: u64, answer: Answer) {
-        let Some((order, sent)) = self.under_way.remove(&number) else { return };
+    pub(crate) fn handle_answer(&mut self, now: Instant, path: PathNumber, number: u64, answer: Answer) {
+        let under_way = self.paths.get_mut(path).and_then(|path| path.under_way.remove(&number));
+        let Some(Sent { order, at: sent, is_void, .. }) = under_way else { return };
         match (&order.parameters, answer) {
             (_, Answer::Fenced) => self.note_fenced(now),
-            (Parameters::Register { before, .. }, Answer::Refused) => self.note_unreclaimable(now, *before),
+            (Parameters::Register { .. }, _) if is_void => {}
+            (Parameters::Register { before, .. }, answer) => self.registered(now, path, &order, *before, answer),
             (Parameters::Renew { .. }, Answer::Done) => {
                 if let Some(client) = order.client {
-                    self.renewed(now, client, sent);
+                    self.renewed(now, path, client, sent);
                 }
             }
             (Parameters::Leave, _) => self.has_left = true,
-            (Parameters::Register { .. }, _) => {}
             (_, Answer::Unknown) => {
                 if is_acknowledgement(&order.parameters) {
                     self.answer_again(order);
                 }
                 // The others that were under way say the same while the registration is on its way.
-                if self.standing == Standing::Joined {
-                    self.begin_session(now);
-                }
+                self.paths.join_again(now, path);
+                self.names_before = true;
             }
             (Parameters::Lock { request, .. }, Answer::Refused) => {
                 // The target found the request malformed, and keeps none to be granted.
@@ -522,9 +556,29 @@ impl Member {
         }
     }
 
+    /// A REGISTER was answered.
+    fn registered(
+        &mut self,
+        now: Instant,
+        path: PathNumber,
+        order: &Order,
+        before: Option<LifeBefore>,
+        answer: Answer,
+    ) {
+        match (order.client, answer) {
+            (None, Answer::Done) if self.paths.note_done(path) => self.rejoined(now, path),
+            (None, Answer::Refused) => self.note_unreclaimable(now, before),
+            (Some(_), Answer::Done) if order.client == self.client => self.paths.note_joined(path),
+            (Some(_), Answer::Refused) => self.paths.note_unknown(now, path),
+            _ => {}
+        }
+    }
+
     /// What a life before held can be claimed back no more: that is all there is to be refused of a registration.
     fn note_unreclaimable(&mut self, now: Instant, before: Option<LifeBefore>) {
-        self.is_registration_due = before.is_some();
+        if before.is_some() {
+            self.paths.register_at_once(now);
+        }
         let named = before.map(|life| ClientId::from_bits(life.client));
         match named {
             // What the last life has claimed back of it can still be.
@@ -536,13 +590,14 @@ impl Member {
         }
     }
 
-    /// A message of the target.
-    pub(crate) fn handle_message(&mut self, now: Instant, message: &Message) {
-        if self.is_flooded || self.over.is_some() {
+    /// A message of the target, by this path.
+    pub(crate) fn handle_message(&mut self, now: Instant, path: PathNumber, message: &Message) {
+        if self.is_flooded(path) || self.over.is_some() {
             return;
         }
-        self.take_message(now, message);
+        self.take_message(now, path, message);
         self.collect();
+        self.paths.note_change();
         if self.owed_count() > OWED_MAX {
             self.drop_session(now);
         }
@@ -550,15 +605,15 @@ impl Member {
 
     /// What is to be done for the target, and what is to be sent or under way.
     fn owed_count(&self) -> usize {
-        let to_be_sent = self.acknowledgements.len() + self.requests.len() + self.under_way.len();
+        let under_way = self.paths.all().map(|path| path.under_way.len()).sum::<usize>();
+        let to_be_sent = self.acknowledgements.len() + self.requests.len() + under_way;
         self.outputs.len() + self.called_back.len() + to_be_sent
     }
 
     /// The target asks for more than it may. Nothing more is heard or sent in this session, and no copy is used before
     /// a life begins in another.
     fn drop_session(&mut self, now: Instant) {
-        self.is_flooded = true;
-        self.standing = Standing::Away;
+        self.paths.flood();
         if let Some(client) = self.client {
             let renew = FromClient::Renew(client);
             self.holder.handle_reply(now, &renew, now, Err(LockError::LeaseOver(client)));
@@ -566,14 +621,17 @@ impl Member {
         self.collect();
     }
 
-    fn take_message(&mut self, now: Instant, message: &Message) {
+    fn take_message(&mut self, now: Instant, path: PathNumber, message: &Message) {
         let client = ClientId::from_bits(message.client);
         let is_registered = matches!(message.body, MessageBody::Registered { key, .. } if key == self.key);
         if self.client != Some(client) {
             if is_registered {
-                self.begin_life(now, client, message);
+                self.begin_life(now, path, client, message);
             }
             return;
+        }
+        if is_registered {
+            self.note_registered(now, path, message);
         }
         if message.number <= self.taken {
             return;
@@ -584,7 +642,6 @@ impl Member {
         }
         self.taken = message.number;
         match message.body {
-            MessageBody::Registered { .. } if is_registered => self.rejoin(now, message),
             MessageBody::Purge { callback, first_block, block_count, .. } => {
                 self.purges += 1;
                 // For a range of blocks that is malformed, all copies are dropped.
@@ -640,12 +697,14 @@ impl Member {
     }
 
     /// Begins a life with a new client id.
-    fn begin_life(&mut self, now: Instant, client: ClientId, message: &Message) {
+    fn begin_life(&mut self, now: Instant, path: PathNumber, client: ClientId, message: &Message) {
         if self.client.is_some_and(|before| before.boot_epoch() == client.boot_epoch()) {
             return self.note_fenced(now);
         }
-        let Some(since) = self.join(message) else { return };
-        self.continuity = self.client.map(|_| Continuity::NewStart);
+        let Some(since) = self.paths.begin_life(path) else { return };
+        self.note_terms(message);
+        let is_new_start = self.client.is_some();
+        self.paths.all_mut().for_each(|path| path.is_new_start = is_new_start);
         self.acknowledgements.clear();
         self.called_back.clear();
         (self.client, self.taken) = (Some(client), message.number);
@@ -654,33 +713,38 @@ impl Member {
         self.proofs.retain(|life, _| nameable.contains(&Some(*life)));
     }
 
-    /// Continues the client's life in this session. A life that was over at this end goes on when a
-    /// renewal is answered.
-    fn rejoin(&mut self, now: Instant, message: &Message) {
-        if self.join(message).is_some() {
-            self.holder.handle_timeout(now);
-            self.continuity = Some(Continuity::Same);
-            self.holding.ask_again(now);
-            self.is_renewal_due = true;
+    /// A REGISTERED message of the client, which any path may bring, and more than once.
+    fn note_registered(&mut self, now: Instant, path: PathNumber, message: &Message) {
+        self.note_terms(message);
+        if self.paths.note_told(path) {
+            self.rejoined(now, path);
         }
     }
 
-    /// Notes that the session is the client's. Returns when its first REGISTER was sent.
-    fn join(&mut self, message: &Message) -> Option<Instant> {
-        let Standing::Joining { since, .. } = self.standing else { return None };
-        let MessageBody::Registered { lease_ms, proof, .. } = message.body else { return None };
+    /// Continues the client's life in this session. A life that was over at this end goes on when a
+    /// renewal is answered.
+    fn rejoined(&mut self, now: Instant, path: PathNumber) {
+        self.holder.handle_timeout(now);
+        self.holding.ask_again(now);
+        if let Some(path) = self.paths.get_mut(path) {
+            path.is_renewal_due = true;
+        }
+    }
+
+    /// Notes what the target says of the client in its REGISTERED message.
+    fn note_terms(&mut self, message: &Message) {
+        let MessageBody::Registered { lease_ms, proof, .. } = message.body else { return };
         self.proofs.insert(ClientId::from_bits(message.client), proof);
         self.lease = Duration::from_millis(lease_ms.into());
-        self.standing = Standing::Joined;
-        Some(since)
     }
 
     /// Handles the answer to a renewal that was sent at `sent`.
-    fn renewed(&mut self, now: Instant, client: ClientId, sent: Instant) {
+    fn renewed(&mut self, now: Instant, path: PathNumber, client: ClientId, sent: Instant) {
+        self.paths.note_renewed(sent);
         self.holder.handle_timeout(now);
         if self.holder.client(now) == Some(client) {
             self.holder.handle_reply(now, &FromClient::Renew(client), sent, Ok(Reply::Done));
-        } else if self.client == Some(client) && self.standing == Standing::Joined {
+        } else if self.client == Some(client) && self.paths.is_joined(path) {
             self.live(now, client, sent);
         }
     }

@@ -2,7 +2,9 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`client`] | [`SharingClient`]: a client that several paths share, and a path of it |
 //! | [`member`] | [`Member`]: the client over all sessions: it registers, renews, receives callbacks and answers them |
+//! | `path` | its paths: which registers how and when, and which are strangers |
 //! | `holding` | ranges that the client holds alone: requested, called back, reclaimed |
 //! | `wire` | locks of the state machine, converted from and to the wire |
 //! | [`order`] | SHARING OUT commands, and their results |
@@ -14,12 +16,16 @@
 //! write counts as that of an unknown client.
 
 mod asking;
+pub(crate) mod client;
 mod holding;
 pub(crate) mod member;
 pub(crate) mod order;
+mod path;
 mod registering;
 pub(crate) mod status;
 mod wire;
 
+pub(crate) use client::ClientPath;
+pub use client::SharingClient;
 pub(crate) use member::Member;
 pub use status::SharingStatus;

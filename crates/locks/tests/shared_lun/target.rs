@@ -11,7 +11,7 @@ use locks::gate::{Change, Passage};
 use locks::identity::{BootEpoch, ClientId, CommandId};
 use locks::manager::{LockManager, Output};
 use locks::message::{FromClient, Registration, Reply, ToClient};
-use locks::outbox::Outbox;
+use locks::outbox::{Outbox, Reader};
 use locks::settings::Start;
 
 use crate::history::Value;
@@ -90,6 +90,7 @@ type Key = (usize, u64, Option<ClientId>);
 struct Member {
     key: Key,
     outbox: Outbox<ToClient>,
+    reader: Reader,
 }
 
 enum Command {
@@ -303,7 +304,11 @@ impl Target {
             None => self.manager.register(context.now, key.2),
         };
         if let Ok(registration) = registered {
-            self.members.entry(registration.client).or_insert_with(|| Member { key, outbox: Outbox::default() });
+            self.members.entry(registration.client).or_insert_with(|| Member {
+                key,
+                outbox: Outbox::default(),
+                reader: Reader::default(),
+            });
         }
         context.effects.push(Effect::Answer(asker, Answer::Control(registered.map(Reply::Registered))));
     }
@@ -332,7 +337,10 @@ impl Target {
     /// Notes that a host has lost its session. Its waiting commands are cancelled, those under way
     /// end.
     pub fn lose_session(&mut self, context: &mut Context<'_>, disk: &mut Disk, host: usize) {
-        self.members.values_mut().filter(|member| member.key.0 == host).for_each(|member| member.outbox.rewind());
+        self.members
+            .values_mut()
+            .filter(|member| member.key.0 == host)
+            .for_each(|member| member.reader = Reader::default());
         let waits = |pending: &Pending| pending.asker.host == host && !pending.is_under_way;
         let waiting: Vec<CommandId> =
             self.pending.iter().filter(|(_, pending)| waits(pending)).map(|(id, _)| *id).collect();
@@ -363,7 +371,7 @@ impl Target {
         }
         for (client, member) in &mut self.members {
             let Some(session) = context.sessions[member.key.0] else { continue };
-            while let Some((number, message)) = member.outbox.poll() {
+            while let Some((number, message)) = member.outbox.poll(&mut member.reader) {
                 let asker = Asker { host: member.key.0, session, tag: 0 };
                 context.effects.push(Effect::Answer(asker, Answer::Mail(*client, number, message)));
             }

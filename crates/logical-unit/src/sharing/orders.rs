@@ -8,14 +8,14 @@ use block::ByteRange;
 use locks::error::LockError;
 use locks::identity::{Birth, CallbackNumber, ClientId, Owner, RequestId, TransactionId};
 use locks::open_files::OpenMode;
-use locks::outbox::Outbox;
+use locks::outbox::{Outbox, Reader};
 use locks::resource::FileId;
 use scsi::Sense;
 use scsi::sharing::parameters::byte_of_lock;
 use scsi::sharing::{LifeBefore, Lock, MessageBody, Mode, NO_PROOF, Parameters, Resource, action_out};
 
 use super::site::Sharing;
-use super::state::{Member, State};
+use super::state::{Member, Path, State};
 use super::store::SavedSharing;
 use super::wire::{self, failure, milliseconds};
 use crate::change_marks::cannot_save;
@@ -182,7 +182,7 @@ impl State {
         self.given_up.remove(nexus);
         let other = self.bound.insert(nexus.clone(), client).filter(|other| *other != client);
         if let Some((other, member)) = other.and_then(|other| Some((other, self.members.get_mut(&other)?))) {
-            member.paths.retain(|path| path != nexus);
+            member.paths.retain(|path| path.nexus != *nexus);
             if member.paths.is_empty() {
                 // It was fenced already, or is now.
                 let _ = self.manager.fence(now, other);
@@ -192,8 +192,8 @@ impl State {
         self.shares.note(client, nexus, |client| self.manager.clients().is_registered(client));
         let member = self.members.entry(client).or_insert_with(fresh);
         member.registers_reads |= registers_reads;
-        if !member.paths.contains(nexus) {
-            member.paths.push(nexus.clone());
+        if !member.paths.iter().any(|path| path.nexus == *nexus) {
+            member.paths.push(Path { nexus: nexus.clone(), reader: Reader::default() });
         }
     }
 
@@ -201,13 +201,8 @@ impl State {
     /// not arrived yet would be carried out after what it reads now.
     fn give_up_others(&mut self, client: ClientId, nexus: &NexusId) {
         let Some(member) = self.members.get_mut(&client) else { return };
-        let others: Vec<NexusId> = member.paths.extract_if(.., |path| path != nexus).collect();
-        if others.is_empty() {
-            return;
-        }
-        // Messages that were sent there may not have arrived.
-        member.outbox.rewind();
-        for other in others {
+        let others: Vec<Path> = member.paths.extract_if(.., |path| path.nexus != *nexus).collect();
+        for Path { nexus: other, .. } in others {
             self.listeners.remove(&other);
             self.bound.remove(&other);
             self.given_up.insert(other);

@@ -9,7 +9,7 @@ use base::refusals::Refusals;
 use locks::identity::{BootEpoch, ClientId, CommandId};
 use locks::limits::FENCED_REMEMBERED_MAX;
 use locks::manager::{FenceReason, LockManager, Output};
-use locks::outbox::Outbox;
+use locks::outbox::{Outbox, Reader};
 use scsi::Sense;
 use scsi::sharing::MessageBody;
 
@@ -30,9 +30,16 @@ pub(super) struct Member {
     pub(super) key: [u8; 16],
     /// Whether it may keep copies of what it reads.
     pub(super) registers_reads: bool,
-    /// Its nexuses. Messages go to the first.
-    pub(super) paths: Vec<NexusId>,
+    /// Its nexuses. Each gets every message.
+    pub(super) paths: Vec<Path>,
     pub(super) outbox: Outbox<MessageBody>,
+}
+
+/// A nexus of a client.
+pub(super) struct Path {
+    pub(super) nexus: NexusId,
+    /// The messages that it was sent.
+    pub(super) reader: Reader,
 }
 
 /// A command at the gate.
@@ -174,8 +181,8 @@ impl State {
             return self.manager.overflow(now, client);
         }
         self.shares.count(0, bytes);
-        let listener = member.paths.first().and_then(|path| self.listeners.remove(path));
-        self.wakes.extend(listener);
+        let listeners = member.paths.iter().filter_map(|path| self.listeners.remove(&path.nexus));
+        self.wakes.extend(listeners);
         if self.shares.is_over() {
             self.fence_laziest(now);
         }
@@ -286,36 +293,32 @@ impl State {
         Ok(Some(client))
     }
 
-    /// Removes a nexus: messages go to another one, beginning with the first unacknowledged one.
+    /// Removes a nexus. The others of its client have, or get, every message.
     pub(super) fn lose_path(&mut self, nexus: &NexusId) {
         self.listeners.remove(nexus);
         self.given_up.remove(nexus);
         let Some(member) = self.bound.remove(nexus).and_then(|client| self.members.get_mut(&client)) else { return };
-        member.paths.retain(|path| path != nexus);
-        member.outbox.rewind();
-        let listener = member.paths.first().and_then(|path| self.listeners.remove(path));
-        self.wakes.extend(listener);
+        member.paths.retain(|path| path.nexus != *nexus);
     }
 
     /// The next message for a nexus; `waker` is woken when there is one later.
     pub(super) fn poll_message(&mut self, now: Instant, nexus: &NexusId, waker: &Waker) -> Option<Addressed> {
-        let is_its = |member: &Member| member.paths.first() == Some(nexus);
-        for (&client, member) in self.members.iter_mut().filter(|(_, member)| is_its(member)) {
-            if let Some((number, body)) = member.outbox.poll() {
-                let body = wire::with_deadline(body, (client, self.manager.callbacks()), now);
-                return Some(Addressed { client: client.bits(), number, body });
-            }
+        let client = *self.bound.get(nexus)?;
+        if let Some(Member { paths, outbox, .. }) = self.members.get_mut(&client)
+            && let Some(path) = paths.iter_mut().find(|path| path.nexus == *nexus)
+            && let Some((number, body)) = outbox.poll(&mut path.reader)
+        {
+            let body = wire::with_deadline(body, (client, self.manager.callbacks()), now);
+            return Some(Addressed { client: client.bits(), number, body });
         }
-        if self.bound.contains_key(nexus) {
-            self.listeners.insert(nexus.clone(), waker.clone());
-        }
+        self.listeners.insert(nexus.clone(), waker.clone());
         None
     }
 
     /// Sends unacknowledged messages to a nexus again: they may be lost with a connection.
     pub(super) fn rewind_messages(&mut self, nexus: &NexusId) {
-        let is_its = |member: &&mut Member| member.paths.first() == Some(nexus);
-        self.members.values_mut().filter(is_its).for_each(|member| member.outbox.rewind());
+        let Some(member) = self.bound.get(nexus).and_then(|client| self.members.get_mut(client)) else { return };
+        member.paths.iter_mut().filter(|path| path.nexus == *nexus).for_each(|path| path.reader = Reader::default());
         self.wakes.extend(self.listeners.remove(nexus));
     }
 }

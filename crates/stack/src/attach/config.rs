@@ -84,8 +84,11 @@ impl AttachConfig {
 fn check_shared(remotes: &RemotesConfig, settings: &Settings) -> Result<()> {
     let shared = settings.name_of("shared");
     let refused = |message: String| Err(Error::new(Failure::Usage, message));
-    if remotes.arrangement != Arrangement::Single {
-        return refused(format!("{shared} takes one logical unit by one way, not several URLs"));
+    if let Arrangement::Stripe { .. } = remotes.arrangement {
+        return refused(format!(
+            "{shared} takes one logical unit: it cannot be used with {}",
+            settings.name_of("stripe")
+        ));
     }
     for key in ["log.path", "difference.path", "generation"] {
         if settings.is_given(key) {

@@ -92,6 +92,22 @@ pub const REMOTE: &[Plain<Value<RemoteStatus>>] = &[
         |it| Some(it.retained_bytes as u64),
         "Copies of writes that are not durable yet.",
     ),
+    gauge(
+        "forebay_remote_shared_alive",
+        |it| Some(it.sharing.as_ref()?.is_alive.into()),
+        "Whether copies of a shared logical unit may be used: 1 or 0.",
+    ),
+    counter(
+        "forebay_remote_shared_purges",
+        |it| Some(it.sharing.as_ref()?.purges),
+        "Times it was asked to drop copies.",
+    ),
+    gauge("forebay_remote_shared_ranges_held", |it| Some(it.sharing.as_ref()?.ranges_held), "Ranges it holds alone."),
+    counter(
+        "forebay_remote_shared_lives",
+        |it| Some(it.sharing.as_ref()?.lives),
+        "Its lives as a client: one more where its copies became void.",
+    ),
 ];
 
 /// Families of a cache.
@@ -522,6 +538,27 @@ mod tests {
         let samples = parsed(attachment(json!({ "pdus_sent": 4 }), None));
         assert!(samples.iter().any(|sample| sample.metric == "forebay_remote_pdus_sent_total"));
         assert!(!samples.iter().any(|sample| sample.metric.starts_with("forebay_remote_tcp")));
+    }
+
+    #[test]
+    fn who_shares_its_unit_with_others_has_families_of_that_and_who_does_not_has_none() {
+        let sharing = json!({ "client": "1.2", "is_alive": true, "purges": 3, "ranges_held": 4, "lives": 2 });
+        let shown = |remote| {
+            let samples = parsed(attachment(remote, None));
+            let of_sharing = samples.iter().filter(|sample| sample.metric.starts_with("forebay_remote_shared"));
+            of_sharing
+                .map(|sample| match &sample.value {
+                    prometheus_parse::Value::Gauge(value)
+                    | prometheus_parse::Value::Counter(value)
+                    | prometheus_parse::Value::Untyped(value) => (sample.metric.clone(), *value as u64),
+                    other => panic!("{other:?}"),
+                })
+                .collect::<std::collections::BTreeMap<_, _>>()
+        };
+        let named = |name: &str| format!("forebay_remote_shared_{name}");
+        let expected = [("alive", 1), ("purges_total", 3), ("ranges_held", 4), ("lives_total", 2)];
+        assert_eq!(shown(json!({ "sharing": sharing })), expected.map(|(name, value)| (named(name), value)).into());
+        assert!(shown(json!({ "pdus_sent": 4 })).is_empty());
     }
 
     #[test]

@@ -117,9 +117,9 @@ static ROWS: &[Setting] = &[
     .default("off")
     .more(
         "The target has to serve it with the option \"shared\". A cache is then in write-through and keeps what was \
-         read, also from one attachment to the next, but for what others changed between. Several attachments of one \
-         host may share a logical unit, too, each with a cache of its own. What is under way when a session is lost is \
-         not written again, and fails.",
+         read, also from one attachment to the next, but for what others changed between. Several URLs are paths, \
+         and one host. Several attachments of one host may share a logical unit, too, each with a cache of its own. \
+         What is under way when a session is lost is not written again, and fails.",
     )
     .basic(),
     Setting::new(

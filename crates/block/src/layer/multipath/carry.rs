@@ -149,7 +149,7 @@ async fn try_paths(shared: &Shared, range: ByteRange, request: Request, is_mutat
                 last = if is_refused { last } else { Some(error.clone()) };
             }
             Err(error) => {
-                if is_mutation && error.kind() == ErrorKind::OutcomeUnknown {
+                if is_mutation && error.kind() == ErrorKind::OutcomeUnknown && shared.copies.is_none() {
                     shared.paths.doubt(path, range);
                 }
                 if is_flush {

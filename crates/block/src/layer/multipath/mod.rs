@@ -22,6 +22,9 @@
 //!   copies of writes until a flush, and writes them again after a power loss of the unit; that
 //!   could overwrite newer data from another path. So with more than one path and such a unit,
 //!   every write is sent with FUA, and discards become durable zeroes.
+//! - **Paths to a unit that several hosts share are one client** ([`Copies::are_one`]): copies are called back by
+//!   whichever path lives. When a path is lost, the others carry nothing out before the target refuses what still comes
+//!   by that path. So no range is in doubt there.
 //!
 //! A flush goes to one path: it is about the unit's cache. But what one path knows to be lost, the next flush is told:
 //! it goes to that path, and where that cannot tell, as one that is away, this device does.
@@ -44,6 +47,7 @@ use std::task::Poll;
 use base::clock::Clock;
 
 use crate::completion::{Completion, Workers};
+use crate::copies::Copies;
 use crate::device::{Device, SharedDevice};
 use crate::error::{Error, ErrorKind};
 use crate::event::EventReceiver;
@@ -68,14 +72,16 @@ impl Multipath {
     /// A device over `paths`, the preferred first. [`Multipath::run`] must be polled for as long as it is used.
     ///
     /// # Errors
-    /// `InvalidRange` for no path or more than 16; `Corrupt` when two lead to different units.
+    /// `InvalidRange` for no path or more than 16; `Corrupt` when two lead to different units; `Unsupported` when the
+    /// paths to a unit that several hosts share are not one client.
     pub fn new(paths: Vec<SharedDevice>, policy: Policy, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         if !(1..=PATHS_MAX).contains(&paths.len()) {
             let words = format!("a unit has 1 to {PATHS_MAX} paths, not {}", paths.len());
             return Err(Error::new(ErrorKind::InvalidRange, words));
         }
         check_same(&paths)?;
-        let shared = Arc::new(Shared { paths: Paths::new(paths, policy), lock: RangeLock::new(), clock });
+        let copies = common_copies(&paths)?;
+        let shared = Arc::new(Shared { paths: Paths::new(paths, policy), lock: RangeLock::new(), clock, copies });
         Ok(Self { shared, workers: Workers::new() })
     }
 
@@ -124,6 +130,22 @@ fn check_same(paths: &[SharedDevice]) -> Result<(), Error> {
     }
 }
 
+/// The copies of the one client that all paths are; `None` where the unit is this host's alone.
+fn common_copies(paths: &[SharedDevice]) -> Result<Option<Copies>, Error> {
+    let mut all = paths.iter().map(|path| path.copies());
+    let first = all.next().flatten();
+    let is_same = |copies: Option<Copies>| match (&first, copies) {
+        (None, None) => true,
+        (Some(first), Some(copies)) => first.are_one(&copies),
+        _ => false,
+    };
+    if all.all(is_same) {
+        return Ok(first);
+    }
+    let words = "the paths to this unit are clients of their own: what one is asked to drop, the others would keep";
+    Err(Error::new(ErrorKind::Unsupported, words))
+}
+
 impl Device for Multipath {
     fn geometry(&self) -> Geometry {
         self.shared.paths.geometry()
@@ -143,6 +165,10 @@ impl Device for Multipath {
 
     fn subscribe(&self) -> EventReceiver {
         self.shared.paths.subscribe()
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        self.shared.copies.clone()
     }
 }
 

@@ -13,6 +13,8 @@ use base::random::Random;
 use std::sync::Mutex;
 use std::time::Duration;
 
+mod one_client;
+
 /// A unit at its target, shared by the paths.
 fn unit(is_volatile: bool) -> Arc<MemoryDevice> {
     let identity = Identity { target: "iqn.a".into(), unit: "naa.1".into(), serial: "1".into() };

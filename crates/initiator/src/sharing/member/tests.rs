@@ -11,10 +11,15 @@ use block::Keeper;
 use scsi::sharing::{Lock, Mode, Reason, Resource};
 
 use super::*;
+use crate::limits::{REGISTRATION_WAIT, UNKNOWN_WAIT};
+
+mod several_paths;
 
 const KEY: [u8; 16] = [7; 16];
 const CLIENT: u64 = 1 << 32 | 1;
 const NOW: Instant = Instant::START;
+/// The first path of a client.
+const ONE: PathNumber = PathNumber(0);
 const SUPPORT: Support = Support {
     is_paper_profile: false,
     locks_max: 64,
@@ -55,37 +60,38 @@ fn poll(member: &mut Member) -> bool {
 }
 
 fn poll_at(member: &mut Member, now: Instant) -> bool {
-    member.poll(&mut Context::from_waker(Waker::noop()), now)
+    member.poll(&mut Context::from_waker(Waker::noop()), now, ONE)
 }
 
 /// A client whose REGISTER is under way.
 fn joining() -> Member {
     let mut member = Member::new("here".to_owned(), KEY, SUPPORT, Copies::new(Arc::new(VirtualClock::new())));
-    member.begin_session(NOW);
-    assert!(matches!(member.next_order(NOW), Some((0, Order { parameters: Parameters::Register { .. }, .. }))));
-    member.handle_answer(NOW, 0, Answer::Done);
+    assert_eq!(member.add_path(), ONE);
+    member.begin_session(NOW, ONE);
+    assert!(matches!(member.next_order(NOW, ONE), Some((0, Order { parameters: Parameters::Register { .. }, .. }))));
+    member.handle_answer(NOW, ONE, 0, Answer::Done);
     member
 }
 
 /// A client that has handled its first message.
 fn joined() -> Member {
     let mut member = joining();
-    member.handle_message(NOW, &message(CLIENT, 1, registered(KEY)));
+    member.handle_message(NOW, ONE, &message(CLIENT, 1, registered(KEY)));
     poll(&mut member);
-    assert!(member.may_issue(NOW) && member.copies().may_use());
+    assert!(member.may_issue(NOW, ONE) && member.copies().may_use());
     member
 }
 
 #[test]
 fn a_registration_of_another_key_is_not_its_own() {
     let mut member = joining();
-    member.handle_message(NOW, &message(CLIENT, 1, registered([8; 16])));
-    member.handle_message(NOW, &message(CLIENT, 1, purge(1, 0, 1)));
+    member.handle_message(NOW, ONE, &message(CLIENT, 1, registered([8; 16])));
+    member.handle_message(NOW, ONE, &message(CLIENT, 1, purge(1, 0, 1)));
     poll(&mut member);
-    assert!(!member.may_issue(NOW) && !member.copies().may_use());
-    assert_eq!((member.status(NOW).purges, member.next_order(NOW)), (0, None));
-    member.handle_message(NOW, &message(CLIENT, 1, registered(KEY)));
-    assert!(member.may_issue(NOW));
+    assert!(!member.may_issue(NOW, ONE) && !member.copies().may_use());
+    assert_eq!((member.status(NOW).purges, member.next_order(NOW, ONE)), (0, None));
+    member.handle_message(NOW, ONE, &message(CLIENT, 1, registered(KEY)));
+    assert!(member.may_issue(NOW, ONE));
 }
 
 #[test]
@@ -103,13 +109,13 @@ fn what_is_for_another_or_old_or_was_never_asked_for_changes_nothing() {
         (CLIENT, 6, MessageBody::Begun { transaction: 1, birth: 1 }),
         (CLIENT, 7, registered(KEY)),
     ] {
-        member.handle_message(NOW, &message(client, number, body));
+        member.handle_message(NOW, ONE, &message(client, number, body));
         poll(&mut member);
-        assert!(member.may_issue(NOW) && member.copies().may_use());
-        assert_eq!((member.status(NOW).purges, member.next_order(NOW)), (0, None));
+        assert!(member.may_issue(NOW, ONE) && member.copies().may_use());
+        assert_eq!((member.status(NOW).purges, member.next_order(NOW, ONE)), (0, None));
     }
     for number in [1, 99, u64::MAX] {
-        member.handle_answer(NOW, number, Answer::Fenced);
+        member.handle_answer(NOW, ONE, number, Answer::Fenced);
     }
     assert!(member.over().is_none(), "nothing was asked under these numbers");
 }
@@ -118,11 +124,11 @@ fn what_is_for_another_or_old_or_was_never_asked_for_changes_nothing() {
 fn what_it_does_not_hold_is_given_up_at_once() {
     let mut member = joined();
     let lock = Lock { resource: Resource::Group(0, 3), mode: None, grant: 9 };
-    member.handle_message(NOW, &message(CLIENT, 2, MessageBody::CallBack { callback: 7, lock, deadline_ms: 0 }));
+    member.handle_message(NOW, ONE, &message(CLIENT, 2, MessageBody::CallBack { callback: 7, lock, deadline_ms: 0 }));
     poll(&mut member);
     let parameters = Parameters::Acknowledge { taken: 2, callback: 7, answer: sharing::CallbackAnswer::Done };
     let answer = Order { client: Some(ClientId::from_bits(CLIENT)), parameters };
-    assert_eq!(member.next_order(NOW), Some((1, answer)));
+    assert_eq!(member.next_order(NOW, ONE), Some((1, answer)));
 }
 
 /// A purge of a malformed range: no copy stays, whatever range was meant.
@@ -130,9 +136,9 @@ fn what_it_does_not_hold_is_given_up_at_once() {
 fn a_purge_of_blocks_that_cannot_be_drops_all() {
     for (first, count) in [(u64::MAX, 2), (u64::MAX - 1, u64::MAX), (1, u64::MAX), (5, 0)] {
         let mut member = joined();
-        member.handle_message(NOW, &message(CLIENT, 2, purge(1, first, count)));
+        member.handle_message(NOW, ONE, &message(CLIENT, 2, purge(1, first, count)));
         poll(&mut member);
-        let sent = member.next_order(NOW);
+        let sent = member.next_order(NOW, ONE);
         let Some((_, Order { parameters: Parameters::Acknowledge { callback: 1, .. }, .. })) = sent else {
             panic!("{first}, {count}: {sent:?}");
         };
@@ -142,17 +148,17 @@ fn a_purge_of_blocks_that_cannot_be_drops_all() {
 #[test]
 fn a_missing_message_ends_the_client() {
     let mut member = joined();
-    member.handle_message(NOW, &message(CLIENT, 3, purge(1, 0, 1)));
+    member.handle_message(NOW, ONE, &message(CLIENT, 3, purge(1, 0, 1)));
     poll(&mut member);
-    assert!(member.over().is_some() && !member.may_issue(NOW) && !member.copies().may_use());
-    assert_eq!(member.next_order(NOW), None);
+    assert!(member.over().is_some() && !member.may_issue(NOW, ONE) && !member.copies().may_use());
+    assert_eq!(member.next_order(NOW, ONE), None);
 }
 
 /// A new id in the same start of the target: this client was fenced.
 #[test]
 fn another_id_of_the_same_start_ends_the_client() {
     let mut member = joined();
-    member.handle_message(NOW, &message(CLIENT + 1, 1, registered(KEY)));
+    member.handle_message(NOW, ONE, &message(CLIENT + 1, 1, registered(KEY)));
     assert!(member.over().is_some() && !member.copies().may_use());
 }
 
@@ -169,7 +175,7 @@ impl Keeper for Slow {
 
 /// Checks that the next order is the answer *done* to this callback. Returns the order's number.
 fn take_done(member: &mut Member, now: Instant, answered: u64) -> u64 {
-    match member.next_order(now) {
+    match member.next_order(now, ONE) {
         Some((number, Order { parameters: Parameters::Acknowledge { callback, answer, .. }, .. })) => {
             assert_eq!((callback, answer), (answered, sharing::CallbackAnswer::Done));
             number
@@ -180,10 +186,10 @@ fn take_done(member: &mut Member, now: Instant, answered: u64) -> u64 {
 
 /// The session goes on, and the client registers in it again with a message of this number.
 fn rejoin(member: &mut Member, now: Instant, message_number: u64) {
-    let sent = member.next_order(now);
+    let sent = member.next_order(now, ONE);
     let Some((number, Order { parameters: Parameters::Register { .. }, .. })) = sent else { panic!("{sent:?}") };
-    member.handle_answer(now, number, Answer::Done);
-    member.handle_message(now, &message(CLIENT, message_number, registered(KEY)));
+    member.handle_answer(now, ONE, number, Answer::Done);
+    member.handle_message(now, ONE, &message(CLIENT, message_number, registered(KEY)));
     poll_at(member, now);
 }
 
@@ -196,44 +202,44 @@ fn what_comes_when_the_lease_is_over_is_answered_behind_all_drops() {
     let keeper: Arc<dyn Keeper> = cache.clone();
     member.copies().add_keeper(Arc::downgrade(&keeper));
     let late = NOW + Duration::from_secs(13);
-    member.handle_message(late, &message(CLIENT, 2, purge(1, 0, 1)));
+    member.handle_message(late, ONE, &message(CLIENT, 2, purge(1, 0, 1)));
     let lock = Lock { resource: Resource::Group(0, 3), mode: None, grant: 9 };
-    member.handle_message(late, &message(CLIENT, 3, MessageBody::CallBack { callback: 2, lock, deadline_ms: 0 }));
+    member.handle_message(late, ONE, &message(CLIENT, 3, MessageBody::CallBack { callback: 2, lock, deadline_ms: 0 }));
     poll_at(&mut member, late);
-    assert_eq!(member.next_order(late), None, "the copies are not dropped");
+    assert_eq!(member.next_order(late, ONE), None, "the copies are not dropped");
     cache.0.store(true, Ordering::Relaxed);
     poll_at(&mut member, late);
     rejoin(&mut member, late, 4);
     let asked = [1, 2].map(|callback| take_done(&mut member, late, callback));
     // Its life goes on when this is answered.
-    let Some((renewal, Order { parameters: Parameters::Renew { .. }, .. })) = member.next_order(late) else {
+    let Some((renewal, Order { parameters: Parameters::Renew { .. }, .. })) = member.next_order(late, ONE) else {
         panic!("it renews its lease");
     };
     cache.0.store(false, Ordering::Relaxed);
-    member.handle_message(late, &message(CLIENT, 5, purge(3, 7, 1)));
+    member.handle_message(late, ONE, &message(CLIENT, 5, purge(3, 7, 1)));
     poll_at(&mut member, late);
-    asked.into_iter().for_each(|number| member.handle_answer(late, number, Answer::Done));
-    assert_eq!(member.next_order(late), None, "the copies are not dropped");
-    member.handle_answer(late, renewal, Answer::Done);
+    asked.into_iter().for_each(|number| member.handle_answer(late, ONE, number, Answer::Done));
+    assert_eq!(member.next_order(late, ONE), None, "the copies are not dropped");
+    member.handle_answer(late, ONE, renewal, Answer::Done);
     cache.0.store(true, Ordering::Relaxed);
     poll_at(&mut member, late);
     take_done(&mut member, late, 3);
-    assert!(member.may_issue(late) && member.over().is_none());
+    assert!(member.may_issue(late, ONE) && member.over().is_none());
 }
 
 #[test]
 fn an_answer_that_waits_when_the_lease_ends_is_sent_when_the_client_is_back() {
     for is_under_way in [false, true] {
         let mut member = joined();
-        member.handle_message(NOW, &message(CLIENT, 2, purge(1, 0, 1)));
+        member.handle_message(NOW, ONE, &message(CLIENT, 2, purge(1, 0, 1)));
         poll(&mut member);
         if is_under_way {
             take_done(&mut member, NOW, 1);
         }
-        member.end_session();
+        member.end_session(NOW, ONE);
         let late = NOW + Duration::from_secs(13);
         poll_at(&mut member, late);
-        member.begin_session(late);
+        member.begin_session(late, ONE);
         rejoin(&mut member, late, 3);
         take_done(&mut member, late, 1);
     }
@@ -245,24 +251,24 @@ fn answers_do_not_wait_for_each_other_and_all_of_them_are_sent_again_in_a_new_se
     let mut member = joined();
     let under_way = ANSWERS_UNDER_WAY_MAX as u64;
     for callback in 1..=under_way + 10 {
-        member.handle_message(NOW, &message(CLIENT, 1 + callback, purge(callback, callback, 1)));
+        member.handle_message(NOW, ONE, &message(CLIENT, 1 + callback, purge(callback, callback, 1)));
     }
     poll(&mut member);
     let sent: Vec<u64> = (1..=under_way).map(|callback| take_done(&mut member, NOW, callback)).collect();
-    assert_eq!(member.next_order(NOW), None, "the target has room for so many");
-    member.handle_answer(NOW, sent[1], Answer::Done);
+    assert_eq!(member.next_order(NOW, ONE), None, "the target has room for so many");
+    member.handle_answer(NOW, ONE, sent[1], Answer::Done);
     take_done(&mut member, NOW, under_way + 1);
-    member.handle_answer(NOW, sent[3], Answer::Again);
+    member.handle_answer(NOW, ONE, sent[3], Answer::Again);
     take_done(&mut member, NOW, 4);
-    member.end_session();
-    member.begin_session(NOW);
+    member.end_session(NOW, ONE);
+    member.begin_session(NOW, ONE);
     rejoin(&mut member, NOW, under_way + 12);
     let mut answered = BTreeSet::new();
-    while let Some((number, order)) = member.next_order(NOW) {
+    while let Some((number, order)) = member.next_order(NOW, ONE) {
         if let Parameters::Acknowledge { callback, .. } = order.parameters {
             assert!(answered.insert(callback), "{callback} is sent twice");
         }
-        member.handle_answer(NOW, number, Answer::Done);
+        member.handle_answer(NOW, ONE, number, Answer::Done);
     }
     assert!(answered.into_iter().eq((1..=under_way + 10).filter(|callback| *callback != 2)));
 }
@@ -272,22 +278,23 @@ fn answers_do_not_wait_for_each_other_and_all_of_them_are_sent_again_in_a_new_se
 fn answers_that_a_target_does_not_know_the_client_of_are_one_reason_to_register() {
     let mut member = joined();
     for callback in 1..=3 {
-        member.handle_message(NOW, &message(CLIENT, 1 + callback, purge(callback, callback, 1)));
+        member.handle_message(NOW, ONE, &message(CLIENT, 1 + callback, purge(callback, callback, 1)));
     }
     poll(&mut member);
     let sent = [1, 2, 3].map(|callback| take_done(&mut member, NOW, callback));
-    member.handle_answer(NOW, sent[0], Answer::Unknown);
-    let Some((registration, Order { parameters: Parameters::Register { .. }, .. })) = member.next_order(NOW) else {
+    member.handle_answer(NOW, ONE, sent[0], Answer::Unknown);
+    let Some((registration, Order { parameters: Parameters::Register { .. }, .. })) = member.next_order(NOW, ONE)
+    else {
         panic!("it registers");
     };
-    member.handle_answer(NOW, sent[1], Answer::Unknown);
-    assert_eq!(member.next_order(NOW), None, "it has");
-    member.handle_answer(NOW, registration, Answer::Done);
-    member.handle_message(NOW, &message(2 << 32 | 1, 1, registered(KEY)));
-    member.handle_answer(NOW, sent[2], Answer::Again);
+    member.handle_answer(NOW, ONE, sent[1], Answer::Unknown);
+    assert_eq!(member.next_order(NOW, ONE), None, "it has");
+    member.handle_answer(NOW, ONE, registration, Answer::Done);
+    member.handle_message(NOW, ONE, &message(2 << 32 | 1, 1, registered(KEY)));
+    member.handle_answer(NOW, ONE, sent[2], Answer::Again);
     poll(&mut member);
-    assert!(member.may_issue(NOW));
-    assert_eq!(member.next_order(NOW), None, "nobody waits for what a target before asked");
+    assert!(member.may_issue(NOW, ONE));
+    assert_eq!(member.next_order(NOW, ONE), None, "nobody waits for what a target before asked");
 }
 
 /// The target takes no answers, or asks faster than they leave.
@@ -298,33 +305,33 @@ fn a_target_that_asks_for_more_than_it_may_is_heard_no_more_and_no_copy_is_used(
     for (is_lock, polls) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut member = joined();
         let mut heard = 0;
-        while !member.is_flooded() {
+        while !member.is_flooded(ONE) {
             heard += 1;
             assert!(heard < 100_000, "it hears {heard} callbacks and has an end to nothing");
             let body = if is_lock { call_back(heard) } else { purge(heard, heard, 1) };
-            member.handle_message(NOW, &message(CLIENT, 1 + heard, body));
+            member.handle_message(NOW, ONE, &message(CLIENT, 1 + heard, body));
             if polls {
                 poll(&mut member);
-                while member.next_order(NOW).is_some() {}
+                while member.next_order(NOW, ONE).is_some() {}
             }
         }
         assert!(heard as usize > OWED_MAX / 4, "{heard} may be asked");
-        member.handle_message(NOW, &message(CLIENT, 2 + heard, purge(1 + heard, 0, 1)));
+        member.handle_message(NOW, ONE, &message(CLIENT, 2 + heard, purge(1 + heard, 0, 1)));
         poll(&mut member);
-        assert!(!member.may_issue(NOW) && !member.copies().may_use() && member.over().is_none());
-        assert_eq!((member.next_order(NOW), member.status(NOW).lives), (None, 1));
-        member.end_session();
-        member.begin_session(NOW);
+        assert!(!member.may_issue(NOW, ONE) && !member.copies().may_use() && member.over().is_none());
+        assert_eq!((member.next_order(NOW, ONE), member.status(NOW).lives), (None, 1));
+        member.end_session(NOW, ONE);
+        member.begin_session(NOW, ONE);
         rejoin(&mut member, NOW, 2 + heard);
         assert!(!member.copies().may_use(), "its life goes on when a renewal is answered");
         let mut answered = 0;
-        while let Some((number, order)) = member.next_order(NOW) {
+        while let Some((number, order)) = member.next_order(NOW, ONE) {
             answered += u64::from(is_acknowledgement(&order.parameters));
-            member.handle_answer(NOW, number, Answer::Done);
+            member.handle_answer(NOW, ONE, number, Answer::Done);
             poll(&mut member);
         }
         assert!(answered >= heard, "{answered} of {heard}");
-        assert!(member.may_issue(NOW) && member.copies().may_use());
+        assert!(member.may_issue(NOW, ONE) && member.copies().may_use());
     }
 }
 
@@ -335,43 +342,44 @@ fn an_answer_to_a_target_that_has_started_again_is_not_sent() {
     let cache = Arc::new(Slow::default());
     let keeper: Arc<dyn Keeper> = cache.clone();
     member.copies().add_keeper(Arc::downgrade(&keeper));
-    member.handle_message(NOW, &message(CLIENT, 2, purge(1, 0, 1)));
+    member.handle_message(NOW, ONE, &message(CLIENT, 2, purge(1, 0, 1)));
     poll(&mut member);
-    member.end_session();
-    member.begin_session(NOW);
-    let Some((number, _)) = member.next_order(NOW) else { panic!("it registers") };
-    member.handle_answer(NOW, number, Answer::Done);
-    member.handle_message(NOW, &message(2 << 32 | 1, 1, registered(KEY)));
+    member.end_session(NOW, ONE);
+    member.begin_session(NOW, ONE);
+    let Some((number, _)) = member.next_order(NOW, ONE) else { panic!("it registers") };
+    member.handle_answer(NOW, ONE, number, Answer::Done);
+    member.handle_message(NOW, ONE, &message(2 << 32 | 1, 1, registered(KEY)));
     cache.0.store(true, Ordering::Relaxed);
     poll(&mut member);
-    assert!(member.may_issue(NOW) && member.copies().may_use());
-    assert_eq!(member.next_order(NOW), None);
+    assert!(member.may_issue(NOW, ONE) && member.copies().may_use());
+    assert_eq!(member.next_order(NOW, ONE), None);
 }
 
 /// One whose REGISTER is answered, and that may hold ranges of a MiB alone.
 fn joined_with_grants() -> Member {
     let copies = Copies::with_grants(Arc::new(VirtualClock::new()), 1 << 20);
     let mut member = Member::new("here".to_owned(), KEY, SUPPORT, copies);
-    member.begin_session(NOW);
+    assert_eq!(member.add_path(), ONE);
+    member.begin_session(NOW, ONE);
     assert_eq!(named_before(&mut member), None);
-    member.handle_message(NOW, &registered_as(CLIENT));
+    member.handle_message(NOW, ONE, &registered_as(CLIENT));
     poll(&mut member);
     member
 }
 
 /// The life that the next order, a REGISTER, names as the one before, which the target has got.
 fn named_before(member: &mut Member) -> Option<LifeBefore> {
-    let sent = member.next_order(NOW);
+    let sent = member.next_order(NOW, ONE);
     let Some((number, Order { parameters: Parameters::Register { before, .. }, .. })) = sent else {
         panic!("{sent:?}")
     };
-    member.handle_answer(NOW, number, Answer::Done);
+    member.handle_answer(NOW, ONE, number, Answer::Done);
     before
 }
 
 /// The next order asks for this range of a MiB alone. Its number, and whether it claims it back.
 fn asked_for(member: &mut Member, group: u64) -> (u64, bool) {
-    let sent = member.next_order(NOW);
+    let sent = member.next_order(NOW, ONE);
     let Some((_, Order { parameters: Parameters::Lock { request, is_reclaim, locks, .. }, .. })) = sent else {
         panic!("{sent:?}");
     };
@@ -394,13 +402,13 @@ fn reclaiming() -> (Member, u64, u64) {
     poll(&mut member);
     let (request, is_reclaim) = asked_for(&mut member, 0);
     assert!(!is_reclaim);
-    member.handle_message(NOW, &message(CLIENT, 2, granted(request, 0)));
+    member.handle_message(NOW, ONE, &message(CLIENT, 2, granted(request, 0)));
     poll(&mut member);
     assert_eq!(standing(&member), Some(GrantStanding::Held));
     let second = 2 << 32 | 1;
     start_again(&mut member);
     assert_eq!(named_before(&mut member), Some(LifeBefore { client: CLIENT, proof: proof_of(CLIENT) }));
-    member.handle_message(NOW, &registered_as(second));
+    member.handle_message(NOW, ONE, &registered_as(second));
     poll(&mut member);
     assert!(asked_for(&mut member, 0).1);
     assert_eq!(standing(&member), Some(GrantStanding::Claimed));
@@ -413,9 +421,9 @@ fn standing(member: &Member) -> Option<GrantStanding> {
 
 /// The session is lost with the target, and there is another one.
 fn start_again(member: &mut Member) {
-    member.end_session();
+    member.end_session(NOW, ONE);
     poll(member);
-    member.begin_session(NOW);
+    member.begin_session(NOW, ONE);
 }
 
 /// The last life has held nothing yet: others may have been given what it would claim back by it.
@@ -425,13 +433,13 @@ fn what_was_not_claimed_back_at_a_second_start_is_claimed_at_the_third_from_the_
     for start in 3..6 {
         start_again(&mut member);
         assert_eq!(named_before(&mut member), Some(LifeBefore { client: first, proof: proof_of(first) }));
-        member.handle_message(NOW, &registered_as(start << 32 | 7));
+        member.handle_message(NOW, ONE, &registered_as(start << 32 | 7));
         poll(&mut member);
-        assert!(member.may_issue(NOW) && member.over().is_none());
+        assert!(member.may_issue(NOW, ONE) && member.over().is_none());
         let (request, is_reclaim) = asked_for(&mut member, 0);
         assert!(is_reclaim, "start {start}");
         if start == 5 {
-            member.handle_message(NOW, &message(start << 32 | 7, 2, granted(request, 0)));
+            member.handle_message(NOW, ONE, &message(start << 32 | 7, 2, granted(request, 0)));
             poll(&mut member);
         }
     }
@@ -447,20 +455,20 @@ fn a_target_that_takes_the_life_that_had_it_no_more_is_shown_the_last_one() {
     let (mut member, first, second) = reclaiming();
     start_again(&mut member);
     let mut refused = |named: u64| {
-        let sent = member.next_order(NOW);
+        let sent = member.next_order(NOW, ONE);
         let Some((number, Order { parameters: Parameters::Register { before, .. }, .. })) = sent else {
             panic!("{sent:?}");
         };
         assert_eq!(before, Some(LifeBefore { client: named, proof: proof_of(named) }));
-        member.handle_answer(NOW, number, Answer::Refused);
+        member.handle_answer(NOW, ONE, number, Answer::Refused);
         poll(&mut member);
     };
     refused(first);
     refused(second);
     assert_eq!(standing(&member), None, "nothing was dirty there");
     assert_eq!(named_before(&mut member), None);
-    member.handle_message(NOW, &registered_as(3 << 32 | 1));
+    member.handle_message(NOW, ONE, &registered_as(3 << 32 | 1));
     poll(&mut member);
-    assert!(member.may_issue(NOW) && member.over().is_none());
-    assert_eq!(member.next_order(NOW), None, "nothing is claimed");
+    assert!(member.may_issue(NOW, ONE) && member.over().is_none());
+    assert_eq!(member.next_order(NOW, ONE), None, "nothing is claimed");
 }

@@ -32,7 +32,7 @@ use base::range::ByteRange;
 use block::completion::Workers;
 use block::range_lock::{Acquire, RangeGuard, RangeLock};
 use block::{Completion, Device, Error, EventHub, Geometry, Response, SharedDevice};
-use store::Life;
+use store::{Forgettings, Life};
 
 use crate::cleaner::Cleaner;
 use crate::counters::Counters;
@@ -71,6 +71,8 @@ pub(crate) struct Core {
     pub(crate) lazy_interval: Duration,
     pub(crate) ranges: RangeLock,
     pub(crate) fetches: RangeLock,
+    /// What waits in `ranges` to be forgotten.
+    pub(crate) forgettings: Forgettings,
     /// Buffers for copies of data that is to be inserted.
     pub(crate) insert_pool: BufferPool,
     pub(crate) workers: Workers,

@@ -70,7 +70,7 @@ impl Core {
             }
             Event::WritesLost | Event::IdentityChanged | Event::Offline | Event::Back => return None,
         };
-        Some(self.forgetting(range))
+        self.forgetting(range, matches!(event, Event::Resized(_)))
     }
 
     fn handle_origin_event(
@@ -78,15 +78,8 @@ impl Core {
         event: &Event,
         Prepared { forgetting, is_for_above }: Prepared<impl Future<Output = ()> + Send + 'static>,
     ) {
-        let is_resized = matches!(event, Event::Resized(_));
         if let Some(forgetting) = forgetting {
-            let core = Arc::clone(self);
-            self.start(async move {
-                forgetting.await;
-                if is_resized {
-                    core.find_stranded();
-                }
-            });
+            self.start(forgetting);
         }
         match event {
             Event::IdentityChanged => self.refuse(),
@@ -123,19 +116,30 @@ impl Core {
         self.life.refuse_requests();
     }
 
-    /// Forgets clean copies once the requests that are on them now are done.
-    fn forgetting(self: &Arc<Self>, range: ByteRange) -> impl Future<Output = ()> + Send + use<> {
+    /// Forgets clean copies once the requests that are on them now are done; then finds what is stranded, if the origin
+    /// has another size. `None` where that waits to be done already.
+    fn forgetting(
+        self: &Arc<Self>,
+        range: ByteRange,
+        is_resized: bool,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
         let core = Arc::clone(self);
-        let place = self.ranges.exclusive(self.line_size().whole_lines(range));
-        async move {
+        let take_place = |range| self.ranges.exclusive(self.line_size().whole_lines(range));
+        let (forgetting, place) = self.forgettings.add(range, is_resized, take_place)?;
+        Some(async move {
             // After the end of the cache the next open drops such copies.
-            let Ok(_guard) = core.enter(place).await else { return };
+            let Ok(guard) = core.enter(place).await else { return };
+            let (range, is_resized) = forgetting.begin();
             core.lines.forget_clean(range);
             core.succession.tell(range, core.origin.padding).await;
             if let Err(error) = core.journal.unmap(range).await {
                 tracing::error!(%error, "what the origin says has changed may come back after a crash");
             }
-        }
+            drop(guard);
+            if is_resized {
+                core.find_stranded();
+            }
+        })
     }
 }
 
@@ -149,6 +153,36 @@ mod tests {
     use crate::cache::Cache;
     use crate::mode::Mode;
     use crate::options::{FormatOptions, OpenOptions};
+
+    /// The target reports the same changes again and again, beside a read that hangs: one task waits for its end.
+    #[test]
+    fn reports_that_come_again_and_again_beside_a_request_leave_one_waiting() {
+        let mut executor = Executor::in_order();
+        let medium = CrashLayer::new(4 << 20, 1);
+        let (device, origin): (SharedDevice, SharedDevice) =
+            (Arc::new(CrashLayer::new(1 << 20, 2)), Arc::new(medium.clone()));
+        let clock = Arc::new(executor.clock());
+        let cache = executor.block_on(async move {
+            Cache::format(&device, &origin, FormatOptions::default()).await.expect("nothing fails");
+            Cache::open(device, origin, OpenOptions::new(Mode::WriteThrough, clock)).await.expect("nothing fails")
+        });
+        let core = Arc::clone(cache.core());
+        let request = executor.block_on(core.ranges.shared(ByteRange { offset: 0, length: 4 << 20 }));
+        for number in 0..1000 {
+            for event in [
+                Event::Invalidated(ByteRange { offset: 0, length: 1 << 20 }),
+                Event::Missed,
+                Event::Resized(medium.geometry()),
+                Event::Invalidated(ByteRange { offset: number * 4096, length: 4096 }),
+            ] {
+                medium.publish(&event);
+                core.handle_origin_events();
+            }
+        }
+        let waiting = core.forgettings.count();
+        assert!(waiting <= 4, "{waiting} forgettings wait");
+        drop(request);
+    }
 
     /// One thread has taken the event of a loss, and another finds none and changes the mode, before the first goes on.
     #[test]

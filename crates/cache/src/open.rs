@@ -11,7 +11,7 @@ use block::completion::Workers;
 use block::device::DeviceExt;
 use block::range_lock::RangeLock;
 use block::{Device, Error, ErrorKind, EventHub, EventReceiver, Identity, Keeper, SharedDevice};
-use store::{Binding, Life, LogPosition, Superblock};
+use store::{Binding, Forgettings, Life, LogPosition, Superblock};
 
 use crate::admission::{Admissions, seen_slots};
 use crate::alignment::padding_of;
@@ -184,6 +184,7 @@ fn assemble(
         lazy_interval: options.lazy_interval,
         ranges: RangeLock::new(),
         fetches: RangeLock::new(),
+        forgettings: Forgettings::default(),
         insert_pool: BufferPool::new(options.insert_bytes_max),
         workers: Workers::new(),
         events: EventHub::new(),

@@ -36,10 +36,13 @@ use crate::changed_ranges;
 use crate::connector::Connector;
 use crate::engine::{Engine, Stop};
 use crate::error::LinkError;
-use crate::limits::{BUSY_WAIT_MAX, GRANT_BYTES};
+use crate::limits::{BUSY_WAIT_MAX, GRANT_BYTES, NOTICES_MAX};
 use crate::link::{Link, Opener};
+use crate::log_limit::LogLimit;
+use crate::notice::Notice;
 use crate::options::InitiatorOptions;
 use crate::remote_lun::RemoteLun;
+use crate::rounds::Rounds;
 use crate::shared::Shared;
 use crate::sharing::{ClientPath, Member, SharingClient};
 use crate::status::{State, Status};
@@ -99,6 +102,7 @@ pub async fn connect(
         engine,
         back_off,
         away_since: None,
+        notices: LogLimit::with_lines(NOTICES_MAX),
     };
     let guard = StopGuard { shared: Arc::clone(&shared), place: options.place(), clock: Arc::clone(&options.clock) };
     let lun = Arc::new(RemoteLun::new(options.place(), shared));
@@ -234,6 +238,7 @@ struct Runner {
     back_off: BackOff,
     /// When the LUN became unusable; read only while there is no session.
     away_since: Option<Instant>,
+    notices: LogLimit<Notice>,
 }
 
 /// Notifies those that wait for the driver's end, however it ends.
@@ -316,6 +321,7 @@ impl Runner {
     /// are read again.
     async fn serve(&mut self, link: &mut Link) -> Result<(), LinkError> {
         let mut is_back = false;
+        let mut rounds = Rounds::new();
         self.engine.begin_session();
         loop {
             // "Back" is logged only when everything that was not durable is written again.
@@ -354,6 +360,13 @@ impl Runner {
                     if attention >= Attention::PowerOn {
                         self.engine.begin_again();
                         self.engine.start_replay();
+                    }
+                    if self.engine.has_attention() {
+                        let wait = rounds.note_unsettled().ok_or(LinkError::Unsettled)?;
+                        let waiting = self.options.clock.sleep(wait);
+                        while_asking(&mut self.engine, waiting).await;
+                    } else {
+                        rounds.note_settled();
                     }
                 }
             }
@@ -416,10 +429,12 @@ impl Runner {
                     }
                     let (place, portal) = (self.options.place(), &self.portal);
                     // While a target is away for long, a few lines say as much as thousands.
-                    if attempt.is_power_of_two() {
-                        tracing::warn!(%error, attempt, place, %portal, "no session yet");
-                    } else {
-                        tracing::debug!(%error, attempt, place, %portal, "no session yet");
+                    let is_few = attempt.is_power_of_two();
+                    match is_few.then(|| self.notices.admit(Notice::NoSession, self.options.clock.now())).flatten() {
+                        Some(left_out) => {
+                            tracing::warn!(%error, attempt, place, %portal, left_out, "no session yet");
+                        }
+                        None => tracing::debug!(%error, attempt, place, %portal, "no session yet"),
                     }
                     self.shared.view().status.last_error = Some(error.into_error(&self.options).to_string());
                     wait = self.back_off.take();
@@ -503,7 +518,10 @@ impl Runner {
         self.engine.adopt(unit);
         let previous = std::mem::replace(&mut self.shared.view().geometry, geometry);
         if previous != geometry {
-            tracing::info!(place = self.options.place(), "the LUN has changed: {}", changes(&previous, &geometry));
+            if let Some(left_out) = self.notices.admit(Notice::OtherProperties, self.options.clock.now()) {
+                let what = changes(&previous, &geometry);
+                tracing::info!(place = self.options.place(), left_out, "the LUN has changed: {what}");
+            }
             self.shared.events.publish(&Event::Resized(geometry));
         }
         Ok(())
@@ -527,34 +545,46 @@ impl Runner {
 
     /// Publishes what other hosts changed: copies of it above are void. The guard has decided before
     /// whether this host may still change the unit.
-    fn tell_of(&self, changed: &ReportedChanges) {
+    fn tell_of(&mut self, changed: &ReportedChanges) {
         let size_bytes = self.shared.view().geometry.size_bytes;
         let reported = self.within_unit(changed);
         let changed = reported.ranges();
         let bytes: u64 = changed.iter().map(|range| range.length).sum();
-        let place = self.options.place();
+        self.log_changes(&reported, bytes);
+        self.shared.view().status.changed_by_others_bytes += bytes;
+        changed_ranges::publish(&self.shared.events, changed, size_bytes);
+    }
+
+    fn log_changes(&mut self, reported: &ReportedChanges, bytes: u64) {
+        let (place, now) = (self.options.place(), self.options.clock.now());
+        let notice = match &reported.unreported {
+            Some(_) => Notice::Untold,
+            None if reported.unknown.is_some() => Notice::PerhapsChanged,
+            None if bytes > 0 => Notice::Changed,
+            None => return,
+        };
+        let Some(left_out) = self.notices.admit(notice, now) else { return };
         match &reported.unreported {
             Some(error) => {
                 tracing::warn!(
                     bytes,
                     place,
                     error,
+                    left_out,
                     "the target does not tell what others changed while the LUN was out of reach: all of it counts as \
                      changed"
                 );
             }
-            None if reported.unknown.is_some() => {
+            None if notice == Notice::PerhapsChanged => {
                 tracing::warn!(
                     bytes,
                     place,
+                    left_out,
                     "the target does not know what others changed while the LUN was out of reach: perhaps all of it"
                 );
             }
-            None if bytes > 0 => tracing::warn!(bytes, place, "others changed the LUN while it was out of reach"),
-            None => {}
+            None => tracing::warn!(bytes, place, left_out, "others changed the LUN while it was out of reach"),
         }
-        self.shared.view().status.changed_by_others_bytes += bytes;
-        changed_ranges::publish(&self.shared.events, changed, size_bytes);
     }
 
     /// Fails everything for good: another device is in the LUN's place.
@@ -584,8 +614,10 @@ impl Runner {
         self.engine.fail_all(&error);
     }
 
-    fn note_loss(&self, error: &LinkError) {
-        tracing::warn!(%error, place = self.options.place(), "the session is lost");
+    fn note_loss(&mut self, error: &LinkError) {
+        if let Some(left_out) = self.notices.admit(Notice::SessionLost, self.options.clock.now()) {
+            tracing::warn!(%error, place = self.options.place(), left_out, "the session is lost");
+        }
         {
             let mut view = self.shared.view();
             view.status.state = State::Reconnecting;
@@ -594,7 +626,7 @@ impl Runner {
         self.shared.events.publish(&Event::Offline);
     }
 
-    fn announce_back(&self) {
+    fn announce_back(&mut self) {
         let (session, portal) = {
             let mut view = self.shared.view();
             view.status.state = State::Online;
@@ -603,7 +635,9 @@ impl Runner {
         if session > 1 {
             // A warning, like the loss: a reader of warnings alone would otherwise believe the
             // target still lost.
-            tracing::warn!(place = self.options.place(), portal, session, "the session is back");
+            if let Some(left_out) = self.notices.admit(Notice::SessionBack, self.options.clock.now()) {
+                tracing::warn!(place = self.options.place(), portal, session, left_out, "the session is back");
+            }
             self.shared.events.publish(&Event::Back);
         }
     }

@@ -694,6 +694,11 @@ impl Engine {
         std::mem::take(&mut self.was_useful)
     }
 
+    /// Whether the unit has reported something about which it is still to be asked.
+    pub(crate) fn has_attention(&self) -> bool {
+        self.attention > Attention::None
+    }
+
     /// When the oldest request arrived.
     pub(crate) fn waits_since(&self) -> Option<Instant> {
         self.jobs.waits_since()

@@ -51,6 +51,8 @@ pub(crate) enum LinkError {
     Stranger,
     #[error("the target answers pings and no commands; the session is made anew")]
     Deaf,
+    #[error("the target reports changes without end; the session is made anew")]
+    Unsettled,
     #[error("a lost connection could not be recovered: {0}")]
     NotRecovered(String),
     /// An error of the unit, whose text is complete.

@@ -74,6 +74,14 @@ pub const REDIRECTIONS_MAX: u32 = 4;
 /// Time between log lines about requests that the unit fails for the same reason. The status has the last one.
 pub const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
+/// Log lines of one kind about the sessions of a LUN and its changes in [`FAILURE_LOG_INTERVAL`]: a target that is
+/// started again, or a network that is mended, makes fewer.
+pub const NOTICES_MAX: u32 = 10;
+
+/// Rounds in which the unit is asked what it is now, and reports something again each time, after which its session
+/// counts as one that failed. They take some two seconds; a target that starts, or is reconfigured, reports less.
+pub const ROUNDS_MAX: u32 = 12;
+
 /// First wait after BUSY or TASK SET FULL; doubled each time.
 pub const BUSY_WAIT_MIN: Duration = Duration::from_millis(2);
 

@@ -1,7 +1,10 @@
 //! A target that does not tell, in a new session, what others changed while there was none.
 
+#[path = "../../cache/tests/common/lines.rs"]
+mod lines;
 mod support;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -9,7 +12,8 @@ use base::clock::Clock;
 use block::device::DeviceExt;
 use block::{Buffer, ByteRange, ErrorKind};
 use initiator::{ChangeGuard, InitiatorOptions, RemoteLun, ReportedChanges, State};
-use scsi::change_mark::{Changes, Mark, Support, action_in, action_out, emit_marks};
+use lines::Lines;
+use scsi::change_mark::{Changes, Mark, Run, Support, action_in, action_out, emit_marks};
 use scsi::{Cdb, Sense, SenseKey, vpd};
 use support::World;
 use support::scripted::{Disk, Reaction, Reply, Scripted};
@@ -64,10 +68,17 @@ struct Marked {
 
 impl Marked {
     fn new(mark: Mark) -> Self {
+        Self::with_reconnect_wait(mark, None)
+    }
+
+    fn with_reconnect_wait(mark: Mark, wait: Option<Duration>) -> Self {
         let mut world = World::new(7);
         let target = Scripted::new(&world);
         target.tell(marking(mark, QUESTIONS[0], None));
-        let options = InitiatorOptions { replacement_timeout: TIME, ..world.options() };
+        let mut options = InitiatorOptions { replacement_timeout: TIME, ..world.options() };
+        if let Some(wait) = wait {
+            (options.reconnect_wait_min, options.reconnect_wait_max) = (wait, wait);
+        }
         let (lun, driver) = world.run(initiator::connect(options, Arc::new(target.clone()))).unwrap();
         world.executor.spawn(driver);
         let taking = Arc::clone(&lun);
@@ -105,6 +116,69 @@ impl Marked {
     fn heard(&self) -> Vec<ReportedChanges> {
         self.heard.lock().unwrap().clone()
     }
+}
+
+/// Commands after which a target stops to lie, so that a test ends.
+const LIES_MAX: u64 = 20_000;
+
+/// Commands to a target that lies, in some minutes, and lines of the log about it.
+const COMMANDS_MAX: u64 = 10_000;
+const LINES_MAX: usize = 100;
+/// That a session is lost and back, and that others changed the LUN, ten times each.
+const LINES_OF_A_MINUTE: u64 = 30;
+
+/// Every second question about marks is answered with a report, and so no round of questions settles anything: there are
+/// waits, the session counts as one that failed, and requests have their time.
+#[test]
+fn a_target_that_reports_something_whenever_it_is_asked_is_asked_seldom_and_requests_have_their_time() {
+    for news in [Sense::POWER_ON_OR_RESET, Sense::MODE_PARAMETERS_CHANGED, Sense::REPORTED_LUNS_CHANGED] {
+        let mut at = Marked::new(MARK);
+        let lines = Lines::default();
+        let _guard = lines.listen();
+        let count = Arc::new(AtomicU64::new(0));
+        let (counted, mut questions) = (Arc::clone(&count), 0);
+        let mut proper = marking(MARK, QUESTIONS[0], None);
+        at.target.tell(move |disk, cdb| {
+            let is_lying = counted.fetch_add(1, Ordering::Relaxed) < LIES_MAX;
+            questions += u64::from(QUESTIONS[0](cdb));
+            let is_told = matches!(cdb, Cdb::Read(_)) || (QUESTIONS[0](cdb) && questions % 2 == 1);
+            match is_lying && is_told {
+                true => Reaction::Answer(Reply::sense(news)),
+                false => proper(disk, cdb),
+            }
+        });
+        let began = at.world.clock.now();
+        assert_eq!(at.read(), Err(ErrorKind::TimedOut), "{news}");
+        let took = at.world.clock.now().since(began);
+        assert!(took <= 2 * TIME, "{news}: {took:?}");
+        at.world.pass(10 * TIME);
+        assert!(at.lun.status().session_count > 1, "{news}");
+        let sent = count.load(Ordering::Relaxed);
+        assert!(sent <= COMMANDS_MAX, "{news}: {sent} commands");
+        assert!(lines.count() <= LINES_MAX, "{news}: {} lines", lines.count());
+        at.answer(QUESTIONS[0], None);
+        at.world.pass(TIME);
+        assert_eq!(at.read(), Ok(()), "{news}");
+    }
+}
+
+/// The target has recorded more each time that it is asked, and the session is lost again and again.
+#[test]
+fn changes_and_sessions_that_come_and_go_are_a_few_lines() {
+    let mut at = Marked::with_reconnect_wait(MARK, Some(Duration::from_millis(1)));
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    let Mark { id, token, sequence, .. } = MARK;
+    let runs = vec![Run { first: 0, count: 1 }];
+    let changed = Changes { id, token, sequence, range_count: 1, has_more: false, runs };
+    let began = at.world.clock.now();
+    for _ in 0..200 {
+        at.lose_session(QUESTIONS[2], Reply::data(changed.emit()));
+        assert_eq!(at.read(), Ok(()));
+    }
+    assert!(at.heard().len() >= 200);
+    let minutes = at.world.clock.now().since(began).as_secs() / 60 + 2;
+    assert!(lines.count() as u64 <= LINES_OF_A_MINUTE * minutes, "{} lines in {minutes} minutes", lines.count());
 }
 
 /// Answers that say nothing, whatever becomes of them.

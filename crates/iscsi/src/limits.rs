@@ -220,6 +220,11 @@ pub const LOST_CONNECTIONS_MAX: usize = 16;
 /// FastAbort allows that; they must not wait for ever.
 pub const ABORT_DATA_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
+/// Time for which a function that aborts several tasks waits until the other connections of its session have
+/// acknowledged what they were sent. They acknowledge with the answer to a ping, for which they have [`PING_TIMEOUT`];
+/// one that answers without acknowledging is ended.
+pub const FENCE_TIMEOUT: std::time::Duration = PING_TIMEOUT;
+
 /// Largest data-out buffer of one command, the largest buffer there is. A command that announces
 /// more is answered with an error by the device server, from its CDB.
 pub const DATA_OUT_BYTES_MAX: u32 = base::limits::BUFFER_BYTES_MAX as u32;

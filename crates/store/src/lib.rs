@@ -13,6 +13,7 @@
 //! | `batch` | the appends of such a log, grouped by the record they share, with their wakers |
 //! | [`conflict`] | [`ConflictingChanges`]: other hosts changed what is dirty |
 //! | [`origin_losses`] | [`OriginLosses`]: how often an origin lost what it had not flushed, and what that means for copies |
+//! | [`forgettings`] | [`Forgettings`]: the copies that are about to be forgotten, because others changed the origin |
 //! | [`reports`] | [`OriginReports`]: what the origin of a store says happened to it |
 //! | [`new_device`] | the device on which a store is made |
 //! | [`life`] | [`Life`]: whether a cache or log takes requests, and whether it still uses its devices |
@@ -26,6 +27,7 @@ pub mod appends;
 mod batch;
 pub mod binding;
 pub mod conflict;
+pub mod forgettings;
 pub mod gathering;
 pub mod life;
 pub mod limits;
@@ -42,6 +44,7 @@ pub mod turns;
 pub use appends::{Appends, Weighed};
 pub use binding::{Binding, BindingRaw};
 pub use conflict::ConflictingChanges;
+pub use forgettings::{Forgetting, Forgettings};
 pub use gathering::{Gathering, Worth};
 pub use life::Life;
 pub use log::{Append, AppendRefused, Hold, LogUsage, RecordLog};

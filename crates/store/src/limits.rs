@@ -15,6 +15,11 @@ pub const LOGICAL_BLOCK_BYTES_MAX: u32 = 4096;
 /// Bytes of zeroes that are written at once to a device on which a store is made.
 pub const ZEROES_IO_BYTES: u64 = 1 << 20;
 
+/// Ranges whose clean copies wait to be forgotten because the origin reports that they changed, and that are being
+/// forgotten; the next one is for everything. As many as one report brings to us, and more than there are requests that
+/// hold them up.
+pub const FORGETTINGS_MAX: usize = 64;
+
 /// Largest record, in bytes, with its header: what half of a deep queue of small writes takes whose data goes along.
 pub const RECORD_BYTES_MAX: usize = 256 << 10;
 

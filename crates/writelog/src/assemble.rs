@@ -8,7 +8,7 @@ use block::completion::Workers;
 use block::range_lock::RangeLock;
 use block::{EventHub, SharedDevice};
 use futures_util::lock::Mutex;
-use store::{Life, LogPosition, Superblock};
+use store::{Forgettings, Life, LogPosition, Superblock};
 use uuid::Uuid;
 
 use crate::activity::Activity;
@@ -312,6 +312,7 @@ impl Assembly {
             origin: Arc::clone(&self.origin),
             log: Arc::clone(&self.log),
             ranges: self.ranges.clone(),
+            forgettings: Forgettings::default(),
             workers: self.workers.clone(),
             hub: self.hub.clone(),
             life: Arc::clone(&self.life),

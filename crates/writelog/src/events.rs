@@ -16,7 +16,7 @@ use block::completion::Workers;
 use block::device::DeviceExt;
 use block::range_lock::RangeLock;
 use block::{Completion, Device, Error, Event, EventHub, Response};
-use store::Life;
+use store::{Forgettings, Life};
 
 use crate::log_state::LogState;
 use crate::origin::Origin;
@@ -28,6 +28,8 @@ pub(crate) struct OriginEvents {
     pub(crate) log: Arc<LogState>,
     /// The order of requests to the log.
     pub(crate) ranges: RangeLock,
+    /// What waits in `ranges` to be forgotten.
+    pub(crate) forgettings: Forgettings,
     pub(crate) workers: Workers,
     /// Where they are passed on.
     pub(crate) hub: EventHub,
@@ -100,7 +102,7 @@ impl OriginEvents {
 
     /// The forgetting of clean copies that an event asks for, once the requests on them are done. Its
     /// place among the requests is taken here, so that no request that comes after the event was
-    /// taken is answered from such a copy.
+    /// taken is answered from such a copy. `None` where that waits to be done already.
     fn forgetting_for(&self, event: &Event) -> Option<impl Future<Output = ()> + Send + use<>> {
         let range = match event {
             Event::Invalidated(range) => *range,
@@ -109,9 +111,11 @@ impl OriginEvents {
                 return None;
             }
         };
-        let (log, place) = (Arc::clone(&self.log), self.ranges.exclusive(range));
+        let log = Arc::clone(&self.log);
+        let (forgetting, place) = self.forgettings.add(range, false, |range| self.ranges.exclusive(range))?;
         Some(async move {
             let _guard = place.await;
+            let (range, _) = forgetting.begin();
             log.state().contents.forget_clean_in(sectors_of(range));
         })
     }
@@ -145,6 +149,27 @@ mod tests {
         assert_eq!(known(&mut parts.executor), [clean.sector, dirty.sector], "a request is on it");
         drop(request);
         assert_eq!(known(&mut parts.executor), [dirty.sector]);
+    }
+
+    /// The target reports the same change again and again, beside a request that hangs.
+    #[test]
+    fn reports_that_come_again_and_again_beside_a_request_leave_one_waiting() {
+        let mut parts = Parts::new(|_| {});
+        let (records, events) = (Arc::new(parts.assembly.records()), Arc::new(parts.assembly.origin_events()));
+        let clean = parts.append(&records, 0, 8, 1);
+        events.log.state().contents.mark_clean(&clean);
+        let request = parts.executor.block_on(events.ranges.shared(ByteRange { offset: 0, length: 512 }));
+        for _ in 0..1000 {
+            parts.origin.publish(&Event::Invalidated(ByteRange { offset: 0, length: 16 * 512 }));
+            events.handle_received();
+        }
+        assert_eq!(events.forgettings.count(), 1);
+        drop(request);
+        parts.executor.run_until_stalled();
+        assert_eq!(
+            (events.forgettings.count(), events.log.state().contents.map.pieces(Sector::FIRST, 16).count()),
+            (0, 0)
+        );
     }
 
     #[test]

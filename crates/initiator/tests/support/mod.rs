@@ -424,7 +424,7 @@ pub(crate) fn reset_unit(world: &mut World, options: InitiatorOptions) {
         loop {
             while let Some(event) = connection.poll_event() {
                 match event {
-                    Event::LoggedIn(_) => connection.reset_logical_unit(clock.now(), &session, 0),
+                    Event::LoggedIn(_) => connection.reset_logical_unit(clock.now(), &mut session, 0),
                     Event::LogicalUnitReset { .. } => return,
                     _ => {}
                 }

@@ -77,7 +77,8 @@ pub enum Event {
         /// Its data segment, at most [`EVENT_BYTES_MAX`] bytes of it.
         data: Vec<u8>,
     },
-    /// A logical unit was reset because a command did not end; all its commands ended as Aborted.
+    /// A logical unit was reset because a command did not end; all its commands that were sent before the reset ended as
+    /// Aborted.
     LogicalUnitReset {
         /// LUN field.
         lun: u64,
@@ -333,8 +334,8 @@ impl Connection {
     }
 
     /// Resets the logical unit of `lun`, unless a reset is under way.
-    pub fn reset_logical_unit(&mut self, now: Instant, session: &Session, lun: u64) {
-        self.task_management.reset_logical_unit(now, session, lun, &mut self.outgoing);
+    pub fn reset_logical_unit(&mut self, now: Instant, session: &mut Session, lun: u64) {
+        self.task_management.reset_logical_unit(now, session, self.cid, lun, &mut self.outgoing);
     }
 
     /// Requests the removal of the lost connection `cid`. [`Connection::poll_removed`] has the
@@ -368,6 +369,7 @@ impl Connection {
             *place = Some(buffer);
         }
         // Its queue shares the buffers that were being written.
+        session.end_resets_of(self.cid);
         drop(self);
         session.complete_lingering();
     }
@@ -421,7 +423,8 @@ impl Connection {
             }
             Bhs::TaskManagementResponse(response) => {
                 self.handle_numbers(session, Some(response.stat_sn), response.exp_cmd_sn, response.max_cmd_sn);
-                let reset = self.task_management.handle_response(now, session, &response, &mut self.outgoing)?;
+                let reset =
+                    self.task_management.handle_response(now, session, self.cid, &response, &mut self.outgoing)?;
                 self.events.extend(reset.map(|lun| Event::LogicalUnitReset { lun }));
                 Ok(())
             }

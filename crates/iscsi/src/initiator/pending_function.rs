@@ -10,8 +10,20 @@ use crate::pdu::InitiatorTaskTag;
 pub(super) struct PendingFunction {
     pub(super) tag: InitiatorTaskTag,
     pub(super) lun: u64,
+    /// Its own number: it covers tasks with lower ones.
+    pub(super) cmd_sn: Serial32,
     pub(super) purpose: Purpose,
     pub(super) deadline: Instant,
+}
+
+impl PendingFunction {
+    /// The one task that it is for.
+    pub(super) fn task(&self) -> Option<InitiatorTaskTag> {
+        match self.purpose {
+            Purpose::Abort(task, _) | Purpose::Reassign(task, ..) => Some(task),
+            Purpose::Reset => None,
+        }
+    }
 }
 
 /// The purpose of a request.
@@ -21,6 +33,6 @@ pub(super) enum Purpose {
     Abort(InitiatorTaskTag, Serial32),
     /// Continues this task here; with its CmdSN, and ExpDataSN.
     Reassign(InitiatorTaskTag, Serial32, Serial32),
-    /// Ends all tasks of the logical unit.
+    /// Ends all tasks of the logical unit that were sent before it.
     Reset,
 }

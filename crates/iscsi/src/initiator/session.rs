@@ -48,6 +48,8 @@ pub struct Session {
     may_split: bool,
     /// The load of each connection, by CID.
     loads: Vec<(u16, Load)>,
+    /// Resets under way: the CID of the connection that waits for the answer, and the LUN field of the unit.
+    resets: Vec<(u16, u64)>,
 }
 
 /// The load of a connection.
@@ -141,6 +143,7 @@ impl Session {
             tsih: 0,
             may_split: false,
             loads: Vec::new(),
+            resets: Vec::new(),
         }
     }
 
@@ -215,6 +218,7 @@ impl Session {
 
     /// Forgets a lost connection without tasks.
     pub fn forget_connection(&mut self, cid: u16) {
+        self.end_resets_of(cid);
         self.loads.retain(|(other, load)| *other != cid || load.commands > 0);
     }
 
@@ -235,6 +239,7 @@ impl Session {
         self.earliest_deadline = None;
         self.lingering_count = 0;
         self.loads.clear();
+        self.resets.clear();
         let sent = tasks.into_iter().map(|task| {
             // A dropped connection has given its share of the buffer back; otherwise it is copied.
             let buffer = task.data.into_buffer().unwrap_or_else(|data| match data {
@@ -286,10 +291,33 @@ impl Session {
         taken
     }
 
+    /// Holds back commands for the unit of `lun`, which the connection `cid` resets: what is sent meanwhile outlives the
+    /// reset (RFC 7143 11.5.1), and nobody knows when the target carries it out. Immediate commands pass: the lease of a
+    /// shared unit does not wait.
+    pub(super) fn begin_reset(&mut self, cid: u16, lun: u64) {
+        self.resets.push((cid, lun));
+    }
+
+    /// Lets commands go that such a reset held back.
+    pub(super) fn end_reset(&mut self, cid: u16, lun: u64) {
+        self.resets.retain(|reset| *reset != (cid, lun));
+    }
+
+    /// Likewise for a connection that is gone with its resets.
+    pub(super) fn end_resets_of(&mut self, cid: u16) {
+        self.resets.retain(|(other, _)| *other != cid);
+    }
+
+    /// Index of the first queued command that no reset holds back.
+    fn next_waiting(&self) -> Option<usize> {
+        let is_held_back = |lun: u64| self.resets.iter().any(|(_, reset)| *reset == lun);
+        self.waiting.iter().position(|(command, _)| !is_held_back(command.lun))
+    }
+
     /// Whether a command could be sent now.
     pub fn has_to_send(&self) -> bool {
         let is_slot_free = !self.free.is_empty() || self.slots.len() < INITIATOR_TASKS_MAX;
-        let may_send = !self.immediate.is_empty() || (!self.waiting.is_empty() && self.window() > 0);
+        let may_send = !self.immediate.is_empty() || (self.window() > 0 && self.next_waiting().is_some());
         may_send && is_slot_free
     }
 
@@ -299,8 +327,10 @@ impl Session {
             return None;
         }
         let is_immediate = !self.immediate.is_empty();
-        let queue = if is_immediate { &mut self.immediate } else { &mut self.waiting };
-        let (command, deadline) = queue.pop_front()?;
+        let (command, deadline) = match is_immediate {
+            true => self.immediate.pop_front()?,
+            false => self.next_waiting().and_then(|index| self.waiting.remove(index))?,
+        };
         let data = match command.data {
             Data::None => TaskData::None,
             Data::Read(buffer, range) => {
@@ -346,8 +376,9 @@ impl Session {
         InitiatorTaskTag::new(value).expect("no generation is FFFFh")
     }
 
-    /// Moves a task to the connection `cid`.
+    /// Moves a task to the connection `cid`. An abort of it that was under way is lost.
     pub(super) fn move_task(&mut self, tag: InitiatorTaskTag, cid: u16) {
+        self.await_again(tag);
         let Some(task) = self.task(tag) else { return };
         let (before, cost_bytes) = (std::mem::replace(&mut task.cid, cid), task.cost_bytes());
         self.change_load(before, |load| {
@@ -482,6 +513,14 @@ impl Session {
         let waiting = self.immediate.iter().chain(&self.waiting).map(|(_, deadline)| *deadline);
         self.earliest_deadline = later.chain(waiting).min();
         expired
+    }
+
+    /// Lets a task become overdue again whose abort is not under way any more.
+    pub(super) fn await_again(&mut self, tag: InitiatorTaskTag) {
+        let Some(task) = self.task(tag) else { return };
+        task.is_aborting = false;
+        let deadline = task.deadline;
+        self.note_deadline(deadline);
     }
 
     fn note_deadline(&mut self, deadline: Instant) {

@@ -4,7 +4,7 @@
 //! deadline of a command ──► ABORT TASK ──complete──► the command is Aborted
 //!                               │ refused, or no answer in time
 //!                               ▼
-//!                        LOGICAL UNIT RESET ──complete──► every command of the unit is Aborted
+//!                        LOGICAL UNIT RESET ──complete──► every earlier command of the unit is Aborted
 //!                               │ refused, or no answer in time
 //!                               ▼
 //!                        ConnectionError::Unresponsive: the driver drops the connection
@@ -12,6 +12,10 @@
 //!
 //! Requests are immediate: a closed window does not delay them (RFC 7143 11.5). A command that ends
 //! on its own while its abort is under way ends normally.
+//!
+//! A reset covers commands with a lower CmdSN than its own (RFC 7143 11.5.1). Those of its unit that would have a higher
+//! one wait in the session until it is answered: they would outlive it, whatever the target has said of those before.
+//! An immediate command passes; it has the number of the reset, and is ended by an abort of its own if need be.
 
 use std::time::Duration;
 
@@ -67,12 +71,12 @@ impl TaskManagement {
             if self.has_room() {
                 self.send(now, session, lun, Purpose::Abort(tag, cmd_sn), out);
             } else {
-                self.reset_logical_unit(now, session, lun, out);
+                self.reset_logical_unit(now, session, cid, lun, out);
             }
         }
         while let Some(index) = self.functions.iter().position(|function| function.deadline <= now) {
             let function = self.functions.swap_remove(index);
-            self.step_up(now, session, function, out)?;
+            self.step_up(now, session, cid, function, out)?;
         }
         Ok(())
     }
@@ -83,8 +87,16 @@ impl TaskManagement {
     }
 
     /// Resets the logical unit of `lun`, unless a reset is under way.
-    pub(super) fn reset_logical_unit(&mut self, now: Instant, session: &Session, lun: u64, out: &mut Outgoing) {
+    pub(super) fn reset_logical_unit(
+        &mut self,
+        now: Instant,
+        session: &mut Session,
+        cid: u16,
+        lun: u64,
+        out: &mut Outgoing,
+    ) {
         if !self.is_resetting(lun) {
+            session.begin_reset(cid, lun);
             self.send(now, session, lun, Purpose::Reset, out);
         }
     }
@@ -104,6 +116,7 @@ impl TaskManagement {
         &mut self,
         now: Instant,
         session: &mut Session,
+        cid: u16,
         response: &TaskManagementResponse,
         out: &mut Outgoing,
     ) -> Result<Option<u64>, ConnectionError> {
@@ -117,24 +130,33 @@ impl TaskManagement {
                 Purpose::Abort(task, _),
             ) => session.complete(task, Outcome::Aborted),
             (TaskManagementOutcome::FunctionComplete, Purpose::Reset) => {
-                self.finish_reset(session, function.lun);
+                self.finish_reset(session, cid, &function);
                 return Ok(Some(function.lun));
             }
             (TaskManagementOutcome::FunctionComplete, Purpose::Reassign(..)) => {}
             (outcome, Purpose::Reassign(task, ..)) => handle_refused_reassignment(session, task, outcome)?,
-            _ => self.step_up(now, session, function, out)?,
+            _ => self.step_up(now, session, cid, function, out)?,
         }
         Ok(None)
     }
 
-    /// RFC 7143 11.5.1: a reset ends every task of the logical unit without a response.
-    fn finish_reset(&mut self, session: &mut Session, lun: u64) {
-        let tags: Vec<InitiatorTaskTag> =
-            session.tags().filter(|(_, task)| task.lun == lun && task.outcome.is_none()).map(|(tag, _)| tag).collect();
-        for tag in tags {
+    /// RFC 7143 11.5.1: a reset ends every task of the logical unit with a lower CmdSN, without a response.
+    fn finish_reset(&mut self, session: &mut Session, cid: u16, reset: &PendingFunction) {
+        let of_unit = session.tags().filter(|(_, task)| task.lun == reset.lun && task.outcome.is_none());
+        let (covered, left): (Vec<_>, Vec<_>) = of_unit
+            .map(|(tag, task)| (tag, task.cmd_sn.is_before(reset.cmd_sn), task.cid))
+            .partition(|(_, is_covered, _)| *is_covered);
+        for (tag, ..) in covered {
             session.complete(tag, Outcome::Aborted);
         }
-        self.functions.retain(|function| function.lun != lun);
+        let is_left = |tag| left.iter().any(|(other, ..)| *other == tag);
+        self.functions.retain(|function| function.lun != reset.lun || function.task().is_some_and(is_left));
+        // One that became overdue meanwhile was left to the reset.
+        let has_function = |tag| self.functions.iter().any(|function| function.task() == Some(tag));
+        for (tag, ..) in left.iter().filter(|(tag, _, of)| *of == cid && !has_function(*tag)) {
+            session.await_again(*tag);
+        }
+        session.end_reset(cid, reset.lun);
     }
 
     /// Takes the next step after `function` failed.
@@ -142,6 +164,7 @@ impl TaskManagement {
         &mut self,
         now: Instant,
         session: &mut Session,
+        cid: u16,
         function: PendingFunction,
         out: &mut Outgoing,
     ) -> Result<(), ConnectionError> {
@@ -149,7 +172,7 @@ impl TaskManagement {
             // The command ended on its own meanwhile.
             Purpose::Abort(task, _) | Purpose::Reassign(task, ..) if session.task(task).is_none() => Ok(()),
             Purpose::Abort(..) => {
-                self.reset_logical_unit(now, session, function.lun, out);
+                self.reset_logical_unit(now, session, cid, function.lun, out);
                 Ok(())
             }
             Purpose::Reassign(..) | Purpose::Reset => Err(ConnectionError::Unresponsive),
@@ -161,7 +184,7 @@ impl TaskManagement {
     }
 
     fn send(&mut self, now: Instant, session: &Session, lun: u64, purpose: Purpose, out: &mut Outgoing) {
-        let tag = out.next_control_tag();
+        let (tag, cmd_sn) = (out.next_control_tag(), session.next_cmd_sn());
         let (function, task, ref_cmd_sn, exp_data_sn) = match purpose {
             Purpose::Abort(task, cmd_sn) => (TaskManagementFunction::AbortTask, Some(task), cmd_sn, Serial32(0)),
             Purpose::Reassign(task, cmd_sn, exp_data_sn) => {
@@ -175,14 +198,14 @@ impl TaskManagement {
             lun,
             initiator_task_tag: tag,
             referenced_task_tag: task,
-            cmd_sn: session.next_cmd_sn(),
+            cmd_sn,
             exp_stat_sn: out.exp_stat_sn,
             ref_cmd_sn,
             exp_data_sn,
         };
         out.push(&request, DataSegment::Empty);
         let deadline = now + self.timeout;
-        self.functions.push(PendingFunction { tag, lun, purpose, deadline });
+        self.functions.push(PendingFunction { tag, lun, cmd_sn, purpose, deadline });
     }
 }
 

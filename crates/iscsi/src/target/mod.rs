@@ -47,6 +47,7 @@ pub mod access;
 mod answer;
 mod answers;
 mod arrived_command;
+mod barrier;
 mod command_window;
 pub mod connection;
 mod data_in;

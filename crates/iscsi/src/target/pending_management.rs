@@ -24,6 +24,7 @@ pub(super) struct PendingManagement {
     /// Those of them whose data still comes; the driver gets the function when none is left (RFC 7143
     /// 4.2.3.3 a), or at the deadline.
     pub(super) awaits_data: Vec<TaskId>,
+    /// For that, and later for the acknowledgements in `fences`.
     pub(super) deadline: Instant,
     pub(super) is_begun: bool,
     /// Aborted tasks with the driver whose completion must be seen first.

@@ -330,6 +330,7 @@ impl Session {
         self.check_pings();
         self.check_stalls();
         self.commands.set.answers.forget_unacknowledged(&mut self.nexus);
+        self.check_fences();
         self.advance_managements();
         self.advance_logouts();
         self.forget_lost();
@@ -381,10 +382,12 @@ impl Session {
         !self.is_ended && self.commands.set.tasks.get(&id.initiator_task_tag).map(Box::as_ref).is_some_and(is_live)
     }
 
-    /// Whether a task management function covers a task that the driver may still refuse. A command of it that the
-    /// driver cannot begin is taken back, so that the function need not wait behind it.
+    /// Whether a task waits for a task management function, which covers it and may still be refused, or which it is
+    /// behind. A command of it that the driver cannot begin is taken back, so that the function need not wait behind it.
     pub fn is_suspended(&self, id: TaskId) -> bool {
-        self.is_wanted(id) && self.commands.set.tasks.get(&id.initiator_task_tag).is_some_and(|task| task.is_suspended)
+        let is_suspended =
+            |id: TaskId| self.commands.set.tasks.get(&id.initiator_task_tag).is_some_and(|it| it.is_suspended);
+        self.is_wanted(id) && (is_suspended(id) || self.commands.set.is_held_back(id))
     }
 
     /// Takes a command back that the driver has not begun: it comes again if the function that covers it is refused.
@@ -466,7 +469,8 @@ impl Session {
     /// that it covers are not answered any more.
     pub fn handle_carrying_out(&mut self, now: Instant, id: TaskManagementId) {
         self.nexus.now = now;
-        self.managements.carry_out(id, &mut self.commands.set);
+        let freed = self.managements.carry_out(id, &mut self.commands.set);
+        freed.into_iter().for_each(|task| self.commands.advance_task(task, &mut self.nexus));
         self.commands.feed_starved(&mut self.nexus);
     }
 
@@ -659,6 +663,13 @@ impl Session {
         let Commands { set, stalls } = &mut self.commands;
         for (at, reason) in stalls.overdue(set, &mut self.nexus) {
             self.fail_link(at, reason);
+        }
+    }
+
+    /// Ends the connections for whose acknowledgements functions have waited for too long.
+    fn check_fences(&mut self) {
+        for at in self.managements.overdue(self.nexus.now) {
+            self.fail_link(at, CloseReason::Unacknowledged);
         }
     }
 

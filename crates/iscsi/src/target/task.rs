@@ -39,6 +39,9 @@ pub(super) struct Task {
     pub(super) is_aborted: bool,
     /// Whether a task management function covers it that may still be refused: nothing of it begins meanwhile.
     pub(super) is_suspended: bool,
+    /// Whether a function that does not cover it was carried out while the driver had it: it is answered even if the
+    /// unit has ended it.
+    pub(super) outlives_function: bool,
     /// Its failure, with which it ends without being executed.
     pub(super) failure: Option<DataFailure>,
     pub(super) data_out: DataOutCollection,

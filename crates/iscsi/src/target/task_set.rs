@@ -9,8 +9,9 @@ use base::serial::Serial32;
 
 use super::answer::Answer;
 use super::answers::Answers;
+use super::barrier::Barrier;
 use super::command_window::CommandWindow;
-use super::event::{LinkId, TaskId};
+use super::event::{LinkId, TaskId, TaskManagementId};
 use super::knowledge::Knowledge;
 use super::retained_share::RetainedShare;
 use super::task::{DataOutHeld, Task};
@@ -39,6 +40,8 @@ pub(super) struct TaskSet {
     pub(super) starved: VecDeque<TaskId>,
     /// What its commands know of the news that responses bring.
     pub(super) knowledge: Knowledge,
+    /// One for each function under way that is for several tasks.
+    barriers: Vec<Barrier>,
     /// The data-out buffers of its tasks.
     data_out: DataOutHeld,
     /// Delivered tasks of the window that have not ended.
@@ -55,6 +58,7 @@ impl TaskSet {
             answers: Answers::new(retained),
             starved: VecDeque::new(),
             knowledge: Knowledge::new(),
+            barriers: Vec::new(),
             data_out: DataOutHeld::default(),
             under_way: 0,
             immediate_tasks: 0,
@@ -120,6 +124,36 @@ impl TaskSet {
             self.under_way += 1;
         }
         self.open_window();
+    }
+
+    /// Holds back what is behind a function, until [`TaskSet::lift_barrier`].
+    pub(super) fn add_barrier(&mut self, barrier: Barrier) {
+        self.barriers.push(barrier);
+    }
+
+    /// Whether a task is behind a function under way, and waits.
+    pub(super) fn is_held_back(&self, id: TaskId) -> bool {
+        let task = || self.tasks.get(&id.initiator_task_tag).filter(|task| task.id == id);
+        !self.barriers.is_empty()
+            && task().is_some_and(|task| self.barriers.iter().any(|barrier| barrier.is_before(&task.header)))
+    }
+
+    /// Lets go what was behind a function that is carried out or refused. Returns the tasks that may go on, in the order
+    /// of their commands. Those that the driver had before the function came may have been ended by it, and are answered
+    /// nevertheless.
+    #[must_use]
+    pub(super) fn lift_barrier(&mut self, function: TaskManagementId) -> Vec<TaskId> {
+        let Some(index) = self.barriers.iter().position(|barrier| barrier.id == function) else { return Vec::new() };
+        let barrier = self.barriers.swap_remove(index);
+        let mut freed = Vec::new();
+        for task in self.tasks.values_mut().filter(|task| barrier.is_before(&task.header)) {
+            task.outlives_function |= task.is_started;
+            if !task.is_started {
+                freed.push((task.header.cmd_sn.distance_from(barrier.cmd_sn), task.id));
+            }
+        }
+        freed.sort_by_key(|(distance, id)| (*distance, id.generation));
+        freed.into_iter().map(|(_, id)| id).collect()
     }
 
     /// Removes a task that has ended. The freed place lets the window open.

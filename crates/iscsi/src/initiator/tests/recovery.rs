@@ -187,6 +187,28 @@ fn a_reassignment_that_is_not_answered_ends_the_connection() {
     assert_eq!(ended, Err(ConnectionError::Unresponsive));
 }
 
+/// The abort was lost with its connection.
+#[test]
+fn a_command_that_was_overdue_when_its_connection_was_lost_is_aborted_on_the_other_one() {
+    let mut pair = pair(2);
+    pair.submit(1, write());
+    let sent = pair.sent();
+    let Ok(Bhs::ScsiCommand(command)) = sent[0].header.bhs else { panic!("a command goes first") };
+    pair.pass(Duration::from_secs(30)).unwrap();
+    assert_eq!(pair.functions_sent().len(), 1);
+    let fresh = Connection::new(pair.now, &pair.session, LoginConfig { cid: 4, ..config() }, TIMING);
+    std::mem::replace(&mut pair.connection, fresh).abandon(&mut pair.session);
+    let mut other = Pair::logged_in(Offer::target());
+    std::mem::swap(&mut pair.connection, &mut other.connection);
+    pair.session.move_task(command.initiator_task_tag, LOST);
+    let request = reassignment(&take_over(&mut pair, command.initiator_task_tag, command.cmd_sn.next()));
+    answer(&mut pair, &request, TaskManagementOutcome::FunctionComplete).unwrap();
+    pair.pass(Duration::ZERO).unwrap();
+    let [abort] = pair.functions_sent()[..] else { panic!("one function") };
+    assert_eq!(abort.function, Ok(TaskManagementFunction::AbortTask));
+    assert_eq!(abort.referenced_task_tag, Some(command.initiator_task_tag));
+}
+
 #[test]
 fn data_is_acknowledged_where_the_target_asks_for_it() {
     for level in [0, 1] {

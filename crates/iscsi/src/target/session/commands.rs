@@ -1,6 +1,7 @@
 //! SCSI commands: their data-out, and their delivery in order.
 
 use base::serial::Serial32;
+use scsi::Status;
 
 use super::super::arrived_command::ArrivedCommand;
 use super::super::event::{CloseReason, Command, Event, HeldData, LinkId, Outcome, TaskId};
@@ -103,6 +104,7 @@ impl Commands {
             is_started: false,
             is_aborted: false,
             is_suspended: false,
+            outlives_function: false,
             failure,
             data_out: collection,
             data_out_held,
@@ -258,6 +260,9 @@ impl Commands {
 
     /// Takes the next step of a task: requests more data, starts, or fails.
     pub(super) fn advance_task(&mut self, id: TaskId, nexus: &mut Nexus) {
+        if self.set.is_held_back(id) {
+            return;
+        }
         let Some(task) = self.set.task(id) else { return };
         let at = task.link;
         if !task.is_delivered || task.is_started || task.is_suspended {
@@ -386,6 +391,10 @@ impl Commands {
     /// one that had not.
     pub(super) fn complete(&mut self, id: TaskId, outcome: Outcome, nexus: &mut Nexus) -> bool {
         let Some(task) = self.set.remove_task(id) else { return false };
+        let outcome = match outcome.is_silent {
+            true if task.outlives_function => Outcome { status: Status::TaskAborted.code(), ..Outcome::default() },
+            _ => outcome,
+        };
         if !task.is_aborted && !outcome.is_silent {
             self.note_news(&task, &outcome.news, nexus);
             self.respond(&task, outcome, nexus);

@@ -11,12 +11,16 @@
 //! function the initiator takes the answer as usual (RFC 7143 4.2.3.3 b), and where the function is refused it waits
 //! for it.
 //!
+//! A function covers tasks with a lower CmdSN than its own (RFC 7143 11.5.1). Those behind it, which for an immediate
+//! function begin with the same CmdSN, wait until it is carried out or refused ([`Barrier`]), and are answered.
+//!
 //! The wait for commands and data has an end (`ABORT_DATA_TIMEOUT`): common initiators stop sending
-//! them.
+//! them. So has the wait for acknowledgements (`FENCE_TIMEOUT`): the connections that owe them end.
 
 use base::clock::Instant;
 
 use super::super::answer::Answer;
+use super::super::barrier::Barrier;
 use super::super::event::{CloseReason, Event, LinkId, TaskId, TaskManagement, TaskManagementId};
 use super::super::link::{Link, live};
 use super::super::nexus::Nexus;
@@ -25,7 +29,7 @@ use super::super::task::Task;
 use super::super::task_set::{Held, TaskSet};
 use super::lost::LostConnections;
 use crate::framing::ReceivedHeader;
-use crate::limits::{ABORT_DATA_TIMEOUT, TASK_MANAGEMENT_MAX};
+use crate::limits::{ABORT_DATA_TIMEOUT, FENCE_TIMEOUT, TASK_MANAGEMENT_MAX};
 use crate::pdu::{
     InitiatorTaskTag, RejectReason, TaskManagementFunction, TaskManagementOutcome, TaskManagementRequest,
 };
@@ -287,6 +291,9 @@ impl Managements {
             outcome: None,
             fences: None,
         };
+        if let Some(barrier) = barrier(&pending) {
+            set.add_barrier(barrier);
+        }
         suspend(&mut pending, set);
         pending.awaits_data = pending.covered.iter().copied().filter(|id| awaits_data(*id, set, nexus)).collect();
         self.pending.push(pending);
@@ -294,8 +301,10 @@ impl Managements {
     }
 
     /// Notes that the driver carries a function out: from now on the tasks that it covers are not answered any more.
-    pub(super) fn carry_out(&mut self, id: TaskManagementId, set: &mut TaskSet) {
-        let Some(pending) = self.pending.iter_mut().find(|pending| pending.id == id) else { return };
+    /// Returns those that go on, because they were behind it.
+    #[must_use]
+    pub(super) fn carry_out(&mut self, id: TaskManagementId, set: &mut TaskSet) -> Vec<TaskId> {
+        let Some(pending) = self.pending.iter_mut().find(|pending| pending.id == id) else { return Vec::new() };
         if pending.carried_out.is_none() {
             let has_ended = pending.task.is_some_and(|task| !set.has(task));
             pending.carried_out = Some(match has_ended {
@@ -309,10 +318,11 @@ impl Managements {
             }
             set.drop_task(id);
         }
+        set.lift_barrier(id)
     }
 
     /// Notes the outcome of a function from the driver. The response is sent once the tasks that it covered have ended.
-    /// Returns those that go on, because it was refused.
+    /// Returns those that go on, because it was refused or they were behind it.
     #[must_use]
     pub(super) fn note_outcome(
         &mut self,
@@ -320,10 +330,11 @@ impl Managements {
         outcome: TaskManagementOutcome,
         set: &mut TaskSet,
     ) -> Vec<TaskId> {
-        if outcome == TaskManagementOutcome::FunctionComplete {
-            self.carry_out(id, set);
-        }
-        let Some(pending) = self.pending.iter_mut().find(|pending| pending.id == id) else { return Vec::new() };
+        let behind = match outcome {
+            TaskManagementOutcome::FunctionComplete => self.carry_out(id, set),
+            _ => set.lift_barrier(id),
+        };
+        let Some(pending) = self.pending.iter_mut().find(|pending| pending.id == id) else { return behind };
         pending.outcome = Some(outcome);
         let mut freed = std::mem::take(&mut pending.covered);
         freed.retain(|id| self.pending.iter().all(|other| !other.covered.contains(id)));
@@ -332,12 +343,20 @@ impl Managements {
                 task.is_suspended = false;
             }
         }
+        freed.extend(behind);
         freed
     }
 
-    /// The deadline of [`advance`](Self::advance) for data and commands.
+    /// The deadline of [`advance`](Self::advance) for data and commands, and of [`overdue`](Self::overdue).
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.pending.iter().filter(|pending| !pending.is_begun).map(|pending| pending.deadline).min()
+        let has_deadline = |pending: &&PendingManagement| !pending.is_begun || pending.fences.is_some();
+        self.pending.iter().filter(has_deadline).map(|pending| pending.deadline).min()
+    }
+
+    /// The connections whose acknowledgements do not come.
+    pub(super) fn overdue(&self, now: Instant) -> Vec<LinkId> {
+        let late = self.pending.iter().filter(|pending| now >= pending.deadline);
+        late.flat_map(|pending| pending.fences.iter().flatten()).map(|(link, _)| *link).collect()
     }
 
     /// Advances every request as far as possible.
@@ -368,13 +387,20 @@ impl Managements {
     }
 }
 
+/// What a function for several tasks covers, and holds back.
+fn barrier(pending: &PendingManagement) -> Option<Barrier> {
+    let lun = match scope(pending.function)? {
+        Scope::Target => None,
+        Scope::LogicalUnit => Some(pending.lun),
+    };
+    Some(Barrier { id: pending.id, lun, cmd_sn: pending.cmd_sn })
+}
+
 /// Suspends the tasks that a function covers.
 fn suspend(pending: &mut PendingManagement, set: &mut TaskSet) {
-    let PendingManagement { function, lun, task: aborted, .. } = *pending;
-    let scope = scope(function);
-    let is_covered = |task: &Task| match scope {
-        Some(Scope::Target) => true,
-        Some(Scope::LogicalUnit) => task.header.lun == lun,
+    let (barrier, aborted) = (barrier(pending), pending.task);
+    let is_covered = |task: &Task| match &barrier {
+        Some(barrier) => barrier.covers(&task.header),
         None => Some(task.id) == aborted,
     };
     pending.covered.clear();
@@ -400,7 +426,7 @@ fn begin(pending: &mut PendingManagement, set: &mut TaskSet, nexus: &mut Nexus) 
     if !may_begin {
         return;
     }
-    // Tasks that came during this wait are covered, too.
+    // Tasks with a lower number that came during this wait are covered, too.
     suspend(pending, set);
     pending.is_begun = true;
     nexus.events.push_back(Event::TaskManagement(TaskManagement { id, function, lun, task }));
@@ -420,6 +446,7 @@ fn fence(pending: &mut PendingManagement, set: &TaskSet, nexus: &mut Nexus) {
             nexus.live().filter(|_| is_fenced).filter(is_open).map(|link| (link.id, link.stat_sn)).collect();
         fences.iter().for_each(|(link, _)| nexus.ping(*link, set.command_numbers()));
         pending.fences = Some(fences);
+        pending.deadline = nexus.now + FENCE_TIMEOUT;
     }
     if let Some(fences) = &mut pending.fences {
         let links = &mut nexus.links;

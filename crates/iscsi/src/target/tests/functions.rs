@@ -1,0 +1,208 @@
+//! Which commands a task management function covers (RFC 7143 11.5.1: those with a lower CmdSN), and how long it waits
+//! for other connections.
+
+use base::serial::Serial32;
+
+use super::super::*;
+use super::peer::*;
+use crate::limits::{ABORT_DATA_TIMEOUT, FENCE_TIMEOUT};
+use crate::pdu::*;
+
+const TASK_ABORTED: u8 = 0x40;
+
+fn function_begun(peer: &mut Peer) -> TaskManagementId {
+    match peer.events.pop() {
+        Some(Event::TaskManagement(request)) if peer.events.is_empty() => request.id,
+        other => panic!("{other:?}, {:?}", peer.events),
+    }
+}
+
+fn status_of(bhs: &Bhs) -> u8 {
+    match bhs {
+        Bhs::ScsiResponse(ScsiResponse { response: ServiceResponse::CommandCompleted { status }, .. }) => *status,
+        other => panic!("{other:?} is not a status"),
+    }
+}
+
+/// A write that has got its R2T, and behind it a function that waits for its data.
+fn waiting(function: TaskManagementFunction) -> Peer {
+    let mut peer = Peer::logged_in(parameters(), &[("ImmediateData", "No"), ("iSCSIProtocolLevel", "2")]);
+    let write = peer.command(0x10, cdb_write(512), Direction::Write, 512);
+    peer.send(&write, Vec::new());
+    assert_eq!(r2ts(&peer.receive_bhs()).len(), 1);
+    peer.task_management(0x40, function, None);
+    assert!(peer.receive().is_empty() && peer.events.is_empty(), "the data is still to come");
+    peer
+}
+
+/// Commands with the number of an immediate function and higher ones wait while it is under way, and are carried out
+/// behind it, whatever it comes to.
+#[test]
+fn a_command_behind_a_function_is_not_covered_by_it() {
+    use TaskManagementFunction::{AbortTaskSet, ClearTaskSet, LogicalUnitReset, NexusReset, TargetWarmReset};
+    for function in [AbortTaskSet, ClearTaskSet, LogicalUnitReset, TargetWarmReset, NexusReset] {
+        for outcome in [TaskManagementOutcome::FunctionComplete, TaskManagementOutcome::LunDoesNotExist] {
+            let mut peer = waiting(function);
+            let behind = peer.command(0x11, cdb_write(512), Direction::Write, 512);
+            peer.send(&behind, Vec::new());
+            peer.read(0x12, 512);
+            peer.sleep(ABORT_DATA_TIMEOUT);
+            let id = function_begun(&mut peer);
+            assert!(peer.receive().is_empty(), "nothing of them begins");
+            peer.read(0x13, 512);
+            peer.collect_events();
+            assert!(peer.events.is_empty());
+            peer.target.handle_task_management(peer.now, id, outcome);
+            peer.collect_events();
+            let reads: Vec<_> = std::mem::take(&mut peer.events);
+            let mut sent = peer.receive_bhs();
+            let answer = sent.iter().position(|bhs| matches!(bhs, Bhs::TaskManagementResponse(_))).expect("an answer");
+            assert_eq!(outcome_of(&sent.remove(answer)), outcome, "{function}");
+            let transfers = r2ts(&sent);
+            peer.data_out(0x11, Some(transfers[0].0), 0, 0, true, &pattern(512));
+            let write = peer.started();
+            peer.complete(write.task, Outcome::default());
+            assert_eq!(peer.receive_bhs().iter().map(status_of).collect::<Vec<_>>(), [0], "{function}");
+            assert_eq!(reads.len(), 2, "{function}: {reads:?}");
+            for read in reads {
+                let Event::Command(read) = read else { panic!("{read:?}") };
+                peer.complete(read.task, good(&pattern(512)));
+                assert!(matches!(peer.receive_bhs()[..], [Bhs::DataIn(_)]), "{function}");
+            }
+            assert_eq!(peer.target.task_count(), usize::from(outcome != TaskManagementOutcome::FunctionComplete));
+        }
+    }
+}
+
+/// What is for another unit does not wait.
+#[test]
+fn a_command_for_another_unit_passes_a_function() {
+    let mut peer = waiting(TaskManagementFunction::LogicalUnitReset);
+    let mut other = peer.command(0x11, CDB_READ, Direction::Read, 512);
+    other.lun = 0x0001_0000_0000_0000;
+    peer.send(&other, Vec::new());
+    let other = peer.started();
+    peer.complete(other.task, good(&pattern(512)));
+    assert!(matches!(peer.receive_bhs()[..], [Bhs::DataIn(_)]));
+}
+
+/// The unit ends all of its tasks in a reset. What the function does not cover, and the driver had before it came, is
+/// answered nevertheless.
+#[test]
+fn a_command_that_a_function_does_not_cover_is_answered_when_the_unit_has_ended_it() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    let mut command = peer.command(0x10, CDB_READ, Direction::Read, 512);
+    (command.is_immediate, peer.cmd_sn) = (true, command.cmd_sn);
+    peer.send(&command, Vec::new());
+    let started = peer.started();
+    peer.task_management(0x40, TaskManagementFunction::LogicalUnitReset, None);
+    let id = function_begun(&mut peer);
+    peer.target.session().handle_carrying_out(peer.now, id);
+    peer.complete(started.task, Outcome { is_silent: true, ..Outcome::default() });
+    assert_eq!(peer.receive_bhs().iter().map(status_of).collect::<Vec<_>>(), [TASK_ABORTED]);
+    peer.target.handle_task_management(peer.now, id, TaskManagementOutcome::FunctionComplete);
+    assert_eq!(outcome_of(&peer.receive_bhs()[0]), TaskManagementOutcome::FunctionComplete);
+}
+
+/// It has no room for it now, and the function does not wait behind it.
+#[test]
+fn a_command_that_a_function_does_not_cover_may_be_taken_back_and_begins_again_behind_it() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    let mut command = peer.command(0x10, CDB_READ, Direction::Read, 512);
+    (command.is_immediate, peer.cmd_sn) = (true, command.cmd_sn);
+    peer.send(&command, Vec::new());
+    let started = peer.started();
+    peer.task_management(0x40, TaskManagementFunction::LogicalUnitReset, None);
+    let id = function_begun(&mut peer);
+    assert!(peer.target.session().is_suspended(started.task));
+    let task = started.task;
+    peer.target.session().take_back(started);
+    peer.target.session().handle_carrying_out(peer.now, id);
+    peer.collect_events();
+    assert_eq!(peer.started().task, task);
+    peer.complete(task, good(&pattern(512)));
+    assert!(matches!(peer.receive_bhs()[..], [Bhs::DataIn(_)]));
+}
+
+/// Two connections, on the first of which a response was sent; on the second one a reset that was carried out.
+fn fenced(level: &str) -> (Peer, LinkId, NopIn) {
+    let keys = [("MaxConnections", "2"), ("ErrorRecoveryLevel", level)];
+    let mut peer = Peer::logged_in(parameters(), &keys);
+    peer.read(0x10, 512);
+    let started = peer.started();
+    peer.complete(started.task, good(&pattern(512)));
+    assert!(matches!(peer.receive_bhs().last(), Some(Bhs::DataIn(_) | Bhs::ScsiResponse(_))));
+    let Target::Session(_, first) = peer.target else { panic!("a session was begun") };
+    let connection = super::split::log_in(&peer, 100, &[]);
+    let Target::Session(session, at) = &mut peer.target else { panic!("it goes on") };
+    *at = session.join(peer.now, connection).expect("it waits for a decision");
+    assert!(matches!(peer.receive_bhs()[..], [Bhs::LoginResponse(_)]));
+    peer.events.clear();
+    peer.task_management(0x40, TaskManagementFunction::LogicalUnitReset, None);
+    let id = function_begun(&mut peer);
+    peer.target.handle_task_management(peer.now, id, TaskManagementOutcome::FunctionComplete);
+    assert!(peer.receive().is_empty(), "the other connection has not acknowledged its response");
+    let ping = switch(&mut peer, first, |peer| peer.receive_bhs());
+    let [Bhs::NopIn(ping)] = ping[..] else { panic!("{ping:?}") };
+    (peer, first, ping)
+}
+
+/// Goes to another connection for a moment.
+fn switch<T>(peer: &mut Peer, to: LinkId, act: impl FnOnce(&mut Peer) -> T) -> T {
+    let Target::Session(_, at) = &mut peer.target else { panic!("a session was begun") };
+    let before = std::mem::replace(at, to);
+    let result = act(peer);
+    let Target::Session(_, at) = &mut peer.target else { panic!("a session was begun") };
+    *at = before;
+    result
+}
+
+fn answer(peer: &mut Peer, ping: &NopIn, exp_stat_sn: Serial32) {
+    let answer = NopOut {
+        is_immediate: true,
+        lun: 0,
+        initiator_task_tag: None,
+        target_transfer_tag: ping.target_transfer_tag,
+        cmd_sn: peer.cmd_sn,
+        exp_stat_sn,
+    };
+    peer.send(&answer, Vec::new());
+}
+
+#[test]
+fn a_function_is_answered_when_other_connections_have_acknowledged_their_responses() {
+    let (mut peer, first, ping) = fenced("0");
+    switch(&mut peer, first, |peer| answer(peer, &ping, ping.stat_sn));
+    assert_eq!(outcome_of(&peer.receive_bhs()[0]), TaskManagementOutcome::FunctionComplete);
+}
+
+/// It answers pings. The function has its answer, or its session its end.
+#[test]
+fn a_connection_that_never_acknowledges_does_not_hold_a_function_up_for_ever() {
+    for level in ["0", "1"] {
+        let (mut peer, first, ping) = fenced(level);
+        switch(&mut peer, first, |peer| answer(peer, &ping, Serial32(ping.stat_sn.0.wrapping_sub(1))));
+        assert!(peer.receive().is_empty());
+        assert_eq!(peer.target.poll_timeout().map(|at| at <= peer.now + FENCE_TIMEOUT), Some(true));
+        peer.sleep(FENCE_TIMEOUT);
+        let is_cut = |event: &Event| {
+            matches!(event, Event::Closed(CloseReason::Unacknowledged))
+                || matches!(event, Event::LinkClosed(_, CloseReason::Unacknowledged))
+        };
+        assert!(peer.events.iter().any(is_cut), "level {level}: {:?}", peer.events);
+        if level == "1" {
+            let sent = peer.receive_bhs();
+            assert!(sent.iter().any(|bhs| matches!(bhs, Bhs::TaskManagementResponse(_))), "{sent:?}");
+        }
+    }
+}
+
+/// What it has not read yet it cannot acknowledge.
+#[test]
+fn a_connection_that_has_not_answered_its_ping_yet_is_waited_for() {
+    let (mut peer, first, ping) = fenced("0");
+    peer.sleep(FENCE_TIMEOUT / 2);
+    switch(&mut peer, first, |peer| answer(peer, &ping, ping.stat_sn));
+    let sent = peer.receive_bhs();
+    assert!(sent.iter().any(|bhs| matches!(bhs, Bhs::TaskManagementResponse(_))), "{sent:?}");
+}

@@ -17,7 +17,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use base::clock::Clock;
-use block::device::DeviceExt;
 use block::grants::Use;
 use block::range_lock::RangeLock;
 use block::{ByteRange, Copies, Grants, SharedDevice};
@@ -32,6 +31,13 @@ pub(crate) const ALL: ByteRange = ByteRange { offset: 0, length: 1 };
 /// Tells whether other hosts may use the file system now.
 pub type Others = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<bool, Error>> + Send>> + Send + Sync>;
 
+/// Asks the device whether it answers. It takes no other request's error away, as a flush would: of
+/// data that is lost only one flush is told.
+///
+/// # Errors
+/// `Gone` when it never answers this host again, other kinds when it may.
+pub type Probe = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> + Send + Sync>;
+
 /// What a mount that shares its file system needs.
 #[derive(Clone)]
 pub struct Hosts {
@@ -39,6 +45,8 @@ pub struct Hosts {
     pub clock: Arc<dyn Clock>,
     /// Tells whether there are others.
     pub others: Others,
+    /// Asks whether the device answers.
+    pub probe: Probe,
 }
 
 /// The lock as one host has it.
@@ -87,8 +95,8 @@ impl HostLock {
     /// Waits for the lock, as long as the device can be asked for it.
     ///
     /// # Errors
-    /// Those of the device, and what [`lose`](Self::lose) has set.
-    pub(crate) async fn hold(self: &Arc<Self>, device: &SharedDevice) -> Result<Hold, Error> {
+    /// Those of the probe, and what [`lose`](Self::lose) has set.
+    pub(crate) async fn hold(self: &Arc<Self>) -> Result<Hold, Error> {
         loop {
             self.check()?;
             let used = self.grants.use_to_write(ALL).filter(|_| self.copies.may_use());
@@ -96,22 +104,44 @@ impl HostLock {
                 self.holds.fetch_add(1, Ordering::AcqRel);
                 return Ok(Hold { used: Some((used, Arc::clone(self))) });
             }
-            if self.grants.use_to_write(ALL).is_some() {
-                // The lease is in doubt: it is renewed, or the lock is lost.
-                self.pause().await;
-                continue;
-            }
-            let acquired = pin!(self.grants.acquire(ALL));
-            let is_late = pin!(self.hosts.clock.sleep(HOLD_PROBE_TIME));
-            if let Either::Right(_) = select(acquired, is_late).await {
-                // Nobody waits for a device that is away for too long, or after this host was fenced.
-                let answers = device.flush().await.map_err(Error::from);
-                answers.map_err(|error| match error.kind() {
-                    ErrorKind::Device(block::ErrorKind::Gone) => self.lose(error),
-                    _ => error,
-                })?;
-            }
+            self.while_answering(self.usable()).await?;
         }
+    }
+
+    /// Returns when the lock is held, and its lease lasts.
+    async fn usable(&self) {
+        loop {
+            self.grants.acquire(ALL).await;
+            if self.copies.may_use() {
+                return;
+            }
+            // The lease is in doubt: it is renewed, or the lock is lost.
+            self.pause().await;
+        }
+    }
+
+    /// Waits for the device's other end. Nobody waits for one that is away for too long, or after
+    /// this host was fenced.
+    ///
+    /// # Errors
+    /// Those of the probe.
+    async fn while_answering(&self, awaited: impl Future<Output = ()>) -> Result<(), Error> {
+        let mut awaited = pin!(awaited);
+        loop {
+            let is_late = pin!(self.hosts.clock.sleep(HOLD_PROBE_TIME));
+            if let Either::Left(_) = select(awaited.as_mut(), is_late).await {
+                return Ok(());
+            }
+            (self.hosts.probe)().await.map_err(|error| match error.kind() {
+                ErrorKind::Device(block::ErrorKind::Gone) => self.lose(error),
+                _ => error,
+            })?;
+        }
+    }
+
+    /// Waits while the lock is claimed back: then it is held again, or lost.
+    async fn claimed(&self) -> Result<(), Error> {
+        self.while_answering(self.grants.claimed(ALL)).await
     }
 
     pub(crate) async fn pause(&self) {
@@ -124,7 +154,7 @@ impl HostLock {
     /// `Device` when the lock was lost meanwhile, or there is no hold.
     pub(crate) async fn enter(&self) -> Result<Use, Error> {
         self.check()?;
-        self.grants.claimed(ALL).await;
+        self.claimed().await?;
         let used = self.grants.use_to_clean(ALL).filter(|used| used.tenure() == self.renewed());
         used.filter(|_| self.holds.load(Ordering::Acquire) > 0).ok_or_else(lost)
     }
@@ -134,7 +164,7 @@ impl HostLock {
     /// # Errors
     /// `Device` when the lock was lost meanwhile.
     pub(crate) async fn confirm(&self, used: &Use) -> Result<(), Error> {
-        self.grants.claimed(ALL).await;
+        self.claimed().await?;
         if used.is_good() { Ok(()) } else { Err(lost()) }
     }
 
@@ -145,8 +175,7 @@ impl HostLock {
             return false;
         }
         self.pause().await;
-        self.grants.claimed(ALL).await;
-        self.grants.is_held(ALL)
+        self.claimed().await.is_ok() && self.grants.is_held(ALL)
     }
 
     /// # Errors

@@ -36,8 +36,12 @@ impl<C: Commit, P: Pins> Keeper for Keeping<C, P> {
     fn clean(&self, _: ByteRange) -> Dropped {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
+            let Some(lock) = shared.lock_of_hosts() else { return };
             while shared.bring_out().await.is_err() {
-                let Some(lock) = shared.lock_of_hosts() else { return };
+                // What conflicts with what others may have done is not for this device any more.
+                if lock.check().is_err() {
+                    return;
+                }
                 lock.pause().await;
             }
         })

@@ -24,6 +24,8 @@
 //! - a range that it holds alone is given up when the layers above have cleaned it. Dirty data in a
 //!   range that it does not hold any more ends the client: another host may have written there
 //!   since;
+//! - what it asked the target for is answered within a time, or its life is over: nobody waits for
+//!   ever for a message that does not come;
 //! - a client that was fenced stays fenced: what it had under way may be half done, and only the
 //!   user of the disk can judge that. After a restart of the *target* nothing of another client can
 //!   have come between, and a new life begins.
@@ -45,6 +47,7 @@ use scsi::sharing::{self, LifeBefore, Message, MessageBody, NO_PROOF, Parameters
 use super::holding::Holding;
 use super::order::{Answer, Order};
 use super::status::SharingStatus;
+use super::unanswered::Unanswered;
 use super::wire;
 use crate::limits::{ANSWERS_UNDER_WAY_MAX, LEAVE_TIMEOUT, OWED_MAX, REGISTRATION_WAIT};
 
@@ -79,6 +82,7 @@ pub(crate) struct Member {
     copies: Copies,
     holder: Holder,
     holding: Holding,
+    unanswered: Unanswered,
     /// The id of its present life, or of the last one.
     client: Option<ClientId>,
     /// Shows the target after its next start that a life was the client's: of the last one, and of the one from which
@@ -124,6 +128,7 @@ impl Member {
             key,
             block_bytes: support.block_bytes.into(),
             holding: Holding::new(copies.clone(), Duration::from_millis(support.callback_ms.into())),
+            unanswered: Unanswered::new(&support),
             copies,
             holder: Holder::default(),
             client: None,
@@ -161,6 +166,7 @@ impl Member {
         self.is_registration_due = true;
         self.names_before = true;
         self.is_flooded = false;
+        self.unanswered.clear();
     }
 
     /// Notes that the session is lost, and the orders under way with it.
@@ -168,6 +174,7 @@ impl Member {
         self.standing = Standing::Away;
         self.is_registration_due = false;
         self.is_renewal_due = false;
+        self.unanswered.clear();
         // Requests for locks that still wait are sent again in the next session.
         self.requests.clear();
         let lost = std::mem::take(&mut self.under_way).into_values().map(|(order, _)| order);
@@ -206,7 +213,9 @@ impl Member {
             Standing::Joining { again_at, .. } => Some(again_at),
             Standing::Away | Standing::Joined => None,
         };
-        [joining, self.holder.next_deadline(), self.holding.next_deadline(), self.leaving].into_iter().flatten().min()
+        let unanswered = self.unanswered.next_deadline().filter(|_| self.over.is_none());
+        let others = [self.holder.next_deadline(), self.holding.next_deadline(), self.leaving, unanswered];
+        others.into_iter().chain([joining]).flatten().min()
     }
 
     pub(crate) fn status(&self, now: Instant) -> SharingStatus {
@@ -240,6 +249,7 @@ impl Member {
             self.standing = Standing::Joining { since, again_at: now + REGISTRATION_WAIT };
             self.is_registration_due = true;
         }
+        self.miss_answers(now);
         if self.standing == Standing::Joined && self.over.is_none() && self.leaving.is_none() {
             self.holding.ask(context, now, &mut self.holder);
         }
@@ -255,6 +265,18 @@ impl Member {
             self.copies.allow_until(self.holder.lease_until());
         }
         has_progressed
+    }
+
+    /// Asks again for what waits at the target for long, and ends the client where an answer does
+    /// not come.
+    fn miss_answers(&mut self, now: Instant) {
+        for request in self.unanswered.take_due(now) {
+            self.holder.resend(now, request);
+        }
+        if self.over.is_none() && self.unanswered.is_overdue(now) {
+            self.unanswered.clear();
+            self.lose_answer();
+        }
     }
 
     /// Takes over what the holder wants done.
@@ -273,6 +295,7 @@ impl Member {
                 HolderOutput::Over(_) => {
                     self.copies.allow_until(None);
                     self.holding.lapse();
+                    self.unanswered.clear();
                     self.requests.clear();
                     self.outputs.push_back(output);
                 }
@@ -402,6 +425,17 @@ impl Member {
         self.end_because(words);
     }
 
+    /// Ends the client: what it holds, or is claiming back, is known to nobody.
+    fn lose_answer(&mut self) {
+        let words = format!(
+            "{} is shared, and its target took a registration or a request for a lock of this host and has said \
+             nothing of it for longer than any may take: nothing is done there any more; detach, look at the data, \
+             and attach again",
+            self.place
+        );
+        self.end_because(words);
+    }
+
     fn end_because(&mut self, words: String) {
         self.copies.allow_until(None);
         self.holding.lapse();
@@ -494,7 +528,11 @@ impl Member {
                 }
             }
             (Parameters::Leave, _) => self.has_left = true,
+            (Parameters::Register { .. }, Answer::Done) if matches!(self.standing, Standing::Joining { .. }) => {
+                self.unanswered.take_registration(now);
+            }
             (Parameters::Register { .. }, _) => {}
+            (Parameters::Lock { request, .. }, Answer::Done) => self.await_locks(now, RequestId(*request)),
             (_, Answer::Unknown) => {
                 if is_acknowledgement(&order.parameters) {
                     self.answer_again(order);
@@ -514,6 +552,13 @@ impl Member {
             (Parameters::Lock { .. }, Answer::Again) => self.holding.ask_later(now),
             (Parameters::Acknowledge { .. }, Answer::Again) => self.answer_again(order),
             _ => {}
+        }
+    }
+
+    /// The target has taken a request for locks. Its message may have come before.
+    fn await_locks(&mut self, now: Instant, request: RequestId) {
+        if self.holder.waiting().any(|waiting| waiting == request) {
+            self.unanswered.take_request(now, request);
         }
     }
 
@@ -599,11 +644,19 @@ impl Member {
             MessageBody::Granted { request, transaction, ref locks } => {
                 let (request, transaction) = (RequestId(request), TransactionId(transaction.into()));
                 let locks = wire::granted(locks);
+                self.unanswered.end(request);
                 self.holder.handle_message(client, ToClient::Granted { request, transaction, locks });
             }
             MessageBody::Refused { request, reason, .. } => {
                 let (request, error) = (RequestId(request), wire::refusal(reason));
+                self.unanswered.end(request);
                 self.holder.handle_message(client, ToClient::Refused { request, error });
+            }
+            MessageBody::Queued { request } => {
+                let request = RequestId(request);
+                if self.holder.waiting().any(|waiting| waiting == request) {
+                    self.unanswered.queue(now, request);
+                }
             }
             MessageBody::CallBack { callback, ref lock, .. } => {
                 let (number, grant) = (CallbackNumber(callback), GrantNumber(lock.grant));
@@ -666,6 +719,7 @@ impl Member {
         let MessageBody::Registered { lease_ms, proof, .. } = message.body else { return None };
         self.proofs.insert(ClientId::from_bits(message.client), proof);
         self.lease = Duration::from_millis(lease_ms.into());
+        self.unanswered.clear();
         self.standing = Standing::Joined;
         Some(since)
     }

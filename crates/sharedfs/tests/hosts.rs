@@ -554,6 +554,76 @@ fn a_request_that_takes_long_is_seen_to_get_on() {
     drop(hold);
 }
 
+/// It had committed them, and another host brought them to their places and changed them.
+#[test]
+fn blocks_that_were_not_in_their_places_when_the_lock_was_lost_are_read_anew() {
+    let target = Target::made(2);
+    let mounts = [target.mount(0), target.mount(1)];
+    let file = target.create(0, &mounts[0], "name").unwrap();
+    let write = |host: usize, byte| {
+        let _hold = target.hold(host, &mounts[host]).unwrap();
+        now(mounts[host].write_file(file, 0, &[byte; 3000])).unwrap();
+        now(mounts[host].commit()).unwrap();
+    };
+    write(0, 1);
+    // Its lease was over with nothing to be made durable.
+    target.paths[0].grants().remove(0, false);
+    write(1, 2);
+    let _hold = target.hold(0, &mounts[0]).unwrap();
+    assert_eq!(now(mounts[0].read_file(file, 0, 3000)).unwrap(), [2; 3000]);
+}
+
+#[test]
+fn the_lock_is_not_given_up_before_all_is_in_its_place() {
+    let layer = CrashLayer::new(2 << 20, 1);
+    let disk: SharedDevice = Arc::new(layer.clone());
+    now(ext2::make(&disk, &tools::make_options())).unwrap();
+    let target = Target::of(&disk, 2);
+    let (path, mount) = (&target.paths[0], target.mount(0));
+    target.create(0, &mount, "name").unwrap();
+    for number in 0..3 {
+        layer.fail_flush_as(layer.flushes_seen() + number, ErrorKind::Media, FlushEffect::DropsUnseen, Reported::Once);
+    }
+    path.grants().set(0, Standing::Leaving);
+    let mut release = path.copies.release(path.grants().range_of(0));
+    assert!((&mut release).now_or_never().is_none(), "nothing is durable");
+    for _ in 0..30 {
+        if (&mut release).now_or_never().is_some() {
+            break;
+        }
+        target.clock.advance(Duration::from_millis(100));
+    }
+    assert_eq!(mount.blocks().counters().changed_blocks, 0);
+    layer.power().lose();
+    let left: SharedDevice = Arc::new(layer.after_power_loss());
+    let next = Target::of(&left, 1);
+    assert_eq!(names(&next.tree(0, &next.mount(0))).len(), 1);
+}
+
+/// The lock was another host's between two steps of it.
+#[test]
+fn a_request_over_two_tenures_has_no_effect() {
+    let target = Target::made(2);
+    let mounts = [target.mount(0), target.mount(1)];
+    let file = target.create(0, &mounts[0], "name").unwrap();
+    let _hold = target.hold(0, &mounts[0]).unwrap();
+    let block = ext2::BlockNumber(1500);
+    let mut operation = now(mounts[0].blocks().begin(Access::Change)).unwrap();
+    now(operation.change(block, Object::Attributes)).unwrap().fill(9);
+    now(mounts[0].commit()).unwrap();
+    target.paths[0].grants().remove(0, false);
+    let hold = target.hold(1, &mounts[1]).unwrap();
+    now(mounts[1].write_file(file, 0, &[2; 3000])).unwrap();
+    drop(hold);
+    // The lock is its own again.
+    let again = target.hold(0, &mounts[0]).unwrap();
+    assert!(now(operation.end()).is_err());
+    assert_eq!(now(mounts[0].read_file(file, 0, 3000)).unwrap(), [2; 3000]);
+    let mut later = now(mounts[0].blocks().begin(Access::Read)).unwrap();
+    assert_eq!(now(later.read(block, Object::Attributes)).unwrap()[..], [0; 1024]);
+    drop(again);
+}
+
 /// A few operations that are drawn from the seed; they may fail.
 fn operate(file_system: &Mounted, random: &mut Random) -> Result<(), Error> {
     for _ in 0..4 {

@@ -475,7 +475,7 @@ fn answer_time() -> Duration {
 fn live_for(member: &mut Member, from: Instant, time: Duration) -> (Instant, Vec<u64>) {
     let (mut now, mut requests) = (from, Vec::new());
     while now < from + time && member.over().is_none() {
-        now += Duration::from_millis(500);
+        now = now + Duration::from_millis(500);
         poll_at(member, now);
         while let Some((number, order)) = member.next_order(now) {
             if let Parameters::Lock { request, .. } = order.parameters {
@@ -490,7 +490,7 @@ fn live_for(member: &mut Member, from: Instant, time: Duration) -> (Instant, Vec
 
 /// One that asks for the first MiB.
 fn asking() -> Member {
-    let mut member = joined_with_grants();
+    let member = joined_with_grants();
     member.copies().grants().expect("it may hold ranges").want(ByteRange { offset: 0, length: 4096 });
     member
 }

@@ -1,7 +1,10 @@
 //! Blocks to and from a device: neighbours in one request, several requests at a time.
+//!
+//! Each request counts as a step of whoever holds the device alone, and is asked to give it up: one
+//! whose work takes long, by many requests, is not taken for one that hangs.
 
 use block::device::DeviceExt;
-use block::{Buffer, SharedDevice};
+use block::{Buffer, Copies, SharedDevice};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use crate::blocks::Block;
@@ -31,7 +34,15 @@ pub async fn read_run(
     first: BlockNumber,
     count: usize,
 ) -> Result<Buffer, Error> {
-    Ok(device.read(offset(first, block_bytes), Buffer::zeroed(count * block_bytes)).await?)
+    let bytes = device.read(offset(first, block_bytes), Buffer::zeroed(count * block_bytes)).await?;
+    note_progress(device);
+    Ok(bytes)
+}
+
+fn note_progress(device: &SharedDevice) {
+    if let Some(grants) = device.copies().as_ref().and_then(Copies::grants) {
+        grants.note_progress();
+    }
 }
 
 /// Writes blocks. Consecutive ones that are neighbours on the device go together.
@@ -67,5 +78,6 @@ async fn write_run(
         place.copy_from_slice(block);
     }
     device.write(offset(first, block_bytes), buffer, false).await?;
+    note_progress(device);
     Ok(())
 }

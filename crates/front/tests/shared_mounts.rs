@@ -118,7 +118,8 @@ struct Host {
 impl Host {
     async fn mount(path: Arc<PathOf>, clock: Arc<dyn Clock>) -> Self {
         let others = || -> std::pin::Pin<Box<dyn Future<Output = _> + Send>> { Box::pin(async { Ok(true) }) };
-        let hosts = Hosts { clock, others: Arc::new(others) };
+        let probe = || -> std::pin::Pin<Box<dyn Future<Output = _> + Send>> { Box::pin(async { Ok(()) }) };
+        let hosts = Hosts { clock, others: Arc::new(others), probe: Arc::new(probe) };
         let now = || {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
             Timestamp { seconds: since.as_secs().cast_signed(), nanoseconds: since.subsec_nanos() }

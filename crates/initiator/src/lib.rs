@@ -54,6 +54,7 @@
 
 mod access;
 mod alarm;
+mod answering;
 mod back_off;
 mod change_guard;
 mod change_marks;

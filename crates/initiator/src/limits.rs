@@ -159,7 +159,8 @@ pub const LBA_STATUS_BYTES: usize = 8 + 256 * 16;
 pub const GRANT_BYTES: u64 = 1 << 20;
 
 /// Time for a command on a shared unit beyond the time for which another host can hold it up: for a
-/// fence, a flush, and the command itself.
+/// fence, a flush, and the command itself. A registration, or a request for a lock, that the target
+/// has taken and says nothing of for as long ends the client.
 pub const WITHHELD_MARGIN: Duration = Duration::from_secs(5);
 
 /// The longest timeout of a command on a shared unit, whatever its target says of its own bounds.

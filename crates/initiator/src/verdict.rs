@@ -97,7 +97,8 @@ pub(crate) fn judge(outcome: &Outcome, read_bytes: usize, what: impl Fn() -> Str
     verdict
 }
 
-fn judge_status(status: u8, sense: &[u8], what: &impl Fn() -> String) -> Verdict {
+/// What a status with its sense data means.
+pub(crate) fn judge_status(status: u8, sense: &[u8], what: &impl Fn() -> String) -> Verdict {
     match Status::from_code(status) {
         Some(Status::Good | Status::ConditionMet) => Verdict::Done,
         Some(Status::Busy | Status::TaskSetFull | Status::AcaActive) => Verdict::Later,

@@ -48,6 +48,20 @@ fn a_flush_for_room_that_fails_fails_the_next_flush_of_a_client() {
     world.run(flush).expect("it is told once");
 }
 
+/// Who only wants to know whether the unit is there may ask it at any time.
+#[test]
+fn a_question_whether_the_unit_answers_takes_no_error_from_the_next_flush() {
+    let mut world = World::new(9);
+    let (device, lun) = attach(&mut world);
+    device.add(ErrorRule::new(Trigger::Nth(0), ErrorKind::Media).on(&[OperationKind::Flush]));
+    fill(&mut world, &lun);
+    let asked = lun.clone();
+    world.run(async move { asked.check_answers().await }).expect("it answers");
+    let flush = lun.flush();
+    assert_eq!(world.run(flush).unwrap_err().kind(), ErrorKind::Media, "acknowledged data may be gone");
+    world.pass(Duration::from_secs(1));
+}
+
 /// A flush for room is not tried again and again on its own.
 #[test]
 fn flushes_for_room_that_fail_are_few() {

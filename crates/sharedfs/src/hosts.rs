@@ -26,7 +26,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use base::clock::Clock;
-use block::device::DeviceExt;
 use block::grants::{Right, Use};
 use block::range_lock::RangeLock;
 use block::{ByteRange, Copies, Grants, SharedDevice};
@@ -41,6 +40,13 @@ pub(crate) const ALL: ByteRange = ByteRange { offset: 0, length: 1 };
 /// Tells whether other hosts may use the file system now.
 pub type Others = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<bool, Error>> + Send>> + Send + Sync>;
 
+/// Asks the device whether it answers. It takes no other request's error away, as a flush would: of
+/// data that is lost only one flush is told.
+///
+/// # Errors
+/// `Gone` when it never answers this host again, other kinds when it may.
+pub type Probe = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> + Send + Sync>;
+
 /// What a mount that shares its file system needs.
 #[derive(Clone)]
 pub struct Hosts {
@@ -48,6 +54,8 @@ pub struct Hosts {
     pub clock: Arc<dyn Clock>,
     /// Tells whether there are others.
     pub others: Others,
+    /// Asks whether the device answers.
+    pub probe: Probe,
 }
 
 /// The lock as one host has it.
@@ -129,8 +137,8 @@ impl HostLock {
     /// Waits for the lock, as long as the device can be asked for it.
     ///
     /// # Errors
-    /// Those of the device, and what [`lose`](Self::lose) has set.
-    pub(crate) async fn hold(self: &Arc<Self>, device: &SharedDevice, access: Access) -> Result<Hold, Error> {
+    /// Those of the probe, and what [`lose`](Self::lose) has set.
+    pub(crate) async fn hold(self: &Arc<Self>, access: Access) -> Result<Hold, Error> {
         let right = right_for(access);
         loop {
             self.check()?;
@@ -139,21 +147,7 @@ impl HostLock {
                 self.holds_for(access).fetch_add(1, Ordering::AcqRel);
                 return Ok(Hold { used: Some(Held { used, lock: Arc::clone(self), access }) });
             }
-            if self.grants.begin_use(ALL, right).is_some() {
-                // The lease is in doubt: it is renewed, or the lock is lost.
-                self.pause().await;
-                continue;
-            }
-            let acquired = pin!(self.grants.acquire(ALL, right));
-            let is_late = pin!(self.hosts.clock.sleep(HOLD_PROBE_TIME));
-            if let Either::Right(_) = select(acquired, is_late).await {
-                // Nobody waits for a device that is away for too long, or after this host was fenced.
-                let answers = device.flush().await.map_err(Error::from);
-                answers.map_err(|error| match error.kind() {
-                    ErrorKind::Device(block::ErrorKind::Gone) => self.lose(error),
-                    _ => error,
-                })?;
-            }
+            self.while_answering(self.usable(right)).await?;
         }
     }
 
@@ -162,6 +156,42 @@ impl HostLock {
             Access::Read => &self.holds,
             Access::Change => &self.holds_to_change,
         }
+    }
+
+    /// Returns when the lock is held, and its lease lasts.
+    async fn usable(&self, right: Right) {
+        loop {
+            self.grants.acquire(ALL, right).await;
+            if self.copies.may_use() {
+                return;
+            }
+            // The lease is in doubt: it is renewed, or the lock is lost.
+            self.pause().await;
+        }
+    }
+
+    /// Waits for the device's other end. Nobody waits for one that is away for too long, or after
+    /// this host was fenced.
+    ///
+    /// # Errors
+    /// Those of the probe.
+    async fn while_answering(&self, awaited: impl Future<Output = ()>) -> Result<(), Error> {
+        let mut awaited = pin!(awaited);
+        loop {
+            let is_late = pin!(self.hosts.clock.sleep(HOLD_PROBE_TIME));
+            if let Either::Left(_) = select(awaited.as_mut(), is_late).await {
+                return Ok(());
+            }
+            (self.hosts.probe)().await.map_err(|error| match error.kind() {
+                ErrorKind::Device(block::ErrorKind::Gone) => self.lose(error),
+                _ => error,
+            })?;
+        }
+    }
+
+    /// Waits while the lock is claimed back: then it is held again, or lost.
+    async fn claimed(&self) -> Result<(), Error> {
+        self.while_answering(self.grants.claimed(ALL)).await
     }
 
     pub(crate) async fn pause(&self) {
@@ -174,7 +204,7 @@ impl HostLock {
     /// `Device` when the lock was lost meanwhile, or there is no hold.
     pub(crate) async fn enter(&self, access: Access) -> Result<Use, Error> {
         self.check()?;
-        self.grants.claimed(ALL).await;
+        self.claimed().await?;
         let used = self.grants.go_on(ALL, right_for(access)).filter(|used| self.is_ready(used.tenure(), access));
         let holds = |access| self.holds_for(access).load(Ordering::Acquire);
         let may = holds(Access::Change) > 0 || access == Access::Read && holds(Access::Read) > 0;
@@ -186,7 +216,7 @@ impl HostLock {
     /// # Errors
     /// `Device` when the lock was lost meanwhile.
     pub(crate) async fn confirm(&self, used: &Use) -> Result<(), Error> {
-        self.grants.claimed(ALL).await;
+        self.claimed().await?;
         if used.is_good() { Ok(()) } else { Err(lost()) }
     }
 
@@ -197,8 +227,8 @@ impl HostLock {
             return false;
         }
         self.pause().await;
-        self.grants.claimed(ALL).await;
-        self.grants.go_on(ALL, Right::Read).is_some_and(|used| used.tenure() == tenure)
+        self.claimed().await.is_ok()
+            && self.grants.go_on(ALL, Right::Read).is_some_and(|used| used.tenure() == tenure)
     }
 
     /// Whether this host has the lock to change.
@@ -218,9 +248,12 @@ impl HostLock {
     }
 
     /// How often the lock has been claimed back, once it is not being claimed back any more.
-    pub(crate) async fn claims(&self) -> u64 {
-        self.grants.claimed(ALL).await;
-        self.grants.reclaimed()
+    ///
+    /// # Errors
+    /// Those of the probe.
+    pub(crate) async fn claims(&self) -> Result<u64, Error> {
+        self.claimed().await?;
+        Ok(self.grants.reclaimed())
     }
 
     /// Whether what is there was looked at since the lock had been claimed back so often.

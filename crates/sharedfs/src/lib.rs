@@ -59,7 +59,7 @@ mod replay;
 mod shared;
 
 pub use blocks::SharedBlocks;
-pub use hosts::{Hold, Hosts, Others};
+pub use hosts::{Hold, Hosts, Others, Probe};
 pub use open::{Mounted, close, open};
 pub use operation::SharedOperation;
 pub use redo::Redo;

@@ -32,7 +32,7 @@ pub async fn open(
     let lock = hosts.map(|hosts| HostLock::of(&device, hosts)).transpose()?.map(Arc::new);
     let _hold = match &lock {
         Some(lock) => {
-            let hold = lock.hold(&device, Access::Change).await?;
+            let hold = lock.hold(Access::Change).await?;
             lock.set_taken(hold.tenure().unwrap_or_default());
             Some(hold)
         }

@@ -59,6 +59,19 @@ struct State {
     misses: u64,
 }
 
+/// While it is the same, a block that was not in memory is in its place as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Moment {
+    drops: u64,
+    ended: u64,
+}
+
+impl State {
+    fn moment(&self) -> Moment {
+        Moment { drops: self.drops, ended: self.ended }
+    }
+}
+
 /// Counters of a mount, and sizes in memory now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -123,14 +136,14 @@ impl<C: Commit, P: Pins> Shared<C, P> {
     /// left.
     pub(crate) async fn hold(&self, access: Access) -> Result<Hold, Error> {
         let Some(lock) = &self.hosts else { return Ok(Hold::of_single_host()) };
-        let hold = lock.hold(&self.device, access).await?;
+        let hold = lock.hold(access).await?;
         if self.renew(lock, &hold, access).await? {
             self.compare().await?;
             return Ok(hold);
         }
         // A host died with the lock: whoever comes next has to write what is not in its place.
         drop(hold);
-        let hold = lock.hold(&self.device, Access::Change).await?;
+        let hold = lock.hold(Access::Change).await?;
         self.renew(lock, &hold, Access::Change).await?;
         self.compare().await?;
         Ok(hold)
@@ -144,11 +157,11 @@ impl<C: Commit, P: Pins> Shared<C, P> {
     pub(crate) async fn compare(&self) -> Result<(), Error> {
         let Some(lock) = &self.hosts else { return Ok(()) };
         lock.check()?;
-        if lock.is_compared(lock.claims().await) {
+        if lock.is_compared(lock.claims().await?) {
             return Ok(());
         }
         let _turn = lock.comparisons.exclusive(WHOLE).await;
-        let claims = lock.claims().await;
+        let claims = lock.claims().await?;
         if lock.is_compared(claims) {
             return Ok(());
         }
@@ -173,7 +186,7 @@ impl<C: Commit, P: Pins> Shared<C, P> {
         if lock.is_ready(tenure, access) {
             return Ok(true);
         }
-        let claims = lock.claims().await;
+        let claims = lock.claims().await?;
         let is_other_tenure = lock.renewed() != tenure;
         if is_other_tenure {
             if self.has_uncommitted() {
@@ -242,12 +255,16 @@ impl<C: Commit, P: Pins> Shared<C, P> {
 
     /// Does what changes the device. What is lost with a session is not done again by the device
     /// itself where hosts share it.
+    ///
+    /// # Errors
+    /// Those of the device, and what [`HostLock::lose`] has set: then nothing is begun.
     async fn repeated<F: Future<Output = Result<(), Error>>>(
         &self,
         tenure: u64,
         attempt: impl Fn() -> F,
     ) -> Result<(), Error> {
         loop {
+            self.hosts.as_ref().map_or(Ok(()), |lock| lock.check())?;
             let Err(error) = attempt().await else { return Ok(()) };
             match &self.hosts {
                 Some(lock) if lock.may_repeat(tenure, &error).await => {}
@@ -347,7 +364,7 @@ impl<C: Commit, P: Pins> Shared<C, P> {
     /// A block as ended operations left it.
     pub(crate) async fn read(&self, block: BlockNumber) -> Result<Block, Error> {
         self.check(block)?;
-        let drops = {
+        let before = {
             let mut state = self.lock();
             let found = self.in_memory(&mut state, block);
             match &found {
@@ -357,31 +374,35 @@ impl<C: Commit, P: Pins> Shared<C, P> {
             if let Some(found) = found {
                 return Ok(found);
             }
-            state.drops
+            state.moment()
         };
         let bytes = transfer::read_run(&self.device, self.block_bytes, block, 1).await?;
         let content = Block::copy_of(&bytes);
         let mut state = self.lock();
-        if state.drops == drops {
+        if state.moment() == before {
             state.cache.insert(block, content.clone());
         }
         Ok(content)
     }
 
-    /// Reads neighbours in one request, from the first on that is not in memory.
+    /// Reads neighbours in one request, from the first to the last that is not in memory. Those
+    /// between them that are may not be in their places when the device reads: what comes of them
+    /// is not kept, also if they are in memory no more by then.
     pub(crate) async fn read_ahead(&self, first: BlockNumber, count: u32) -> Result<(), Error> {
         let numbers = transfer::read_ahead_run(first, count, (self.block_bytes, self.block_count));
-        let (wanted, drops): (Vec<BlockNumber>, u64) = {
+        let (wanted, before): (Vec<BlockNumber>, Moment) = {
             let mut state = self.lock();
-            let wanted = numbers.skip_while(|number| self.in_memory(&mut state, *number).is_some()).collect();
-            (wanted, state.drops)
+            let wanted = numbers.filter(|number| self.in_memory(&mut state, *number).is_none()).collect();
+            (wanted, state.moment())
         };
-        let Some(&from) = wanted.first() else { return Ok(()) };
-        let bytes = transfer::read_run(&self.device, self.block_bytes, from, wanted.len()).await?;
+        let (Some(&from), Some(&last)) = (wanted.first(), wanted.last()) else { return Ok(()) };
+        let count = (last.0 - from.0) as usize + 1;
+        let bytes = transfer::read_run(&self.device, self.block_bytes, from, count).await?;
         let mut state = self.lock();
-        for (number, content) in wanted.into_iter().zip(bytes.chunks_exact(self.block_bytes)) {
-            if state.drops == drops && self.in_memory(&mut state, number).is_none() {
-                state.cache.insert(number, Block::copy_of(content));
+        for number in wanted {
+            if state.moment() == before && self.in_memory(&mut state, number).is_none() {
+                let at = (number.0 - from.0) as usize * self.block_bytes;
+                state.cache.insert(number, Block::copy_of(&bytes[at..at + self.block_bytes]));
                 state.misses += 1;
             }
         }

@@ -5,15 +5,16 @@
 mod tools;
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
 use base::clock::{Clock, Instant, VirtualClock};
 use base::random::Random;
+use block::completion::SlotSender;
 use block::grants::{Right, Standing, WHOLE_DEVICE};
-use block::layer::crash::CrashLayer;
+use block::layer::crash::{CrashLayer, FlushEffect, Reported};
 use block::{Completion, Copies, Device, ErrorKind, EventReceiver, Geometry, Grants, Identity};
 use block::{Operation as BlockOperation, Request, SharedDevice};
 use ext2::{Access, Blocks, Error, InodeNumber, NewNode, Object, Operation, Owner};
@@ -35,6 +36,13 @@ struct Path {
     /// How often the lock was asked for, and how much was asked of the disk.
     asked: AtomicU64,
     requests: AtomicU64,
+    /// Whether the target is away: it answers no question.
+    is_away: AtomicBool,
+    /// Whether flushes are held back here before they reach the disk.
+    holds_flushes: AtomicBool,
+    held: Mutex<Vec<(SlotSender, Request)>>,
+    /// The time that a read takes.
+    read_time: Mutex<Option<(VirtualClock, Duration)>>,
 }
 
 impl Device for Path {
@@ -52,6 +60,14 @@ impl Device for Path {
         }
         self.requests.fetch_add(1, Ordering::Relaxed);
         let is_read = matches!(request.operation, BlockOperation::Read { .. });
+        if let Some((clock, time)) = self.read_time.lock().unwrap().as_ref().filter(|_| is_read) {
+            clock.advance(*time);
+        }
+        if matches!(request.operation, BlockOperation::Flush) && self.holds_flushes.load(Ordering::Relaxed) {
+            let (completion, sender) = Completion::slot();
+            self.held.lock().unwrap().push((sender, request));
+            return completion;
+        }
         let doubtful = self.doubtful.load(Ordering::Relaxed);
         if is_read || doubtful == 0 {
             return self.disk.submit(request);
@@ -70,6 +86,16 @@ impl Device for Path {
 }
 
 impl Path {
+    /// What the target says to a question.
+    fn answer(&self) -> Result<(), Error> {
+        let refused = |kind| Err(Error::new(ext2::ErrorKind::Device(kind), "the target says nothing else"));
+        match (self.is_dead.load(Ordering::Relaxed), self.is_away.load(Ordering::Relaxed)) {
+            (true, _) => refused(ErrorKind::Gone),
+            (false, true) => refused(ErrorKind::TimedOut),
+            (false, false) => Ok(()),
+        }
+    }
+
     fn grants(&self) -> &Grants {
         self.copies.grants().expect("it may be held as a whole")
     }
@@ -95,6 +121,10 @@ impl Target {
                 doubtful: AtomicU64::new(0),
                 asked: AtomicU64::new(0),
                 requests: AtomicU64::new(0),
+                is_away: AtomicBool::new(false),
+                holds_flushes: AtomicBool::new(false),
+                held: Mutex::default(),
+                read_time: Mutex::default(),
             })
         };
         let paths = (0..count).map(|_| path()).collect();
@@ -176,7 +206,9 @@ impl Target {
     fn try_mount(&self, host: usize) -> Result<Mounted, Error> {
         let has_others = self.paths.len() > 1;
         let others = move || std::future::ready(Ok(has_others)).boxed();
-        let hosts = Hosts { clock: Arc::new(self.clock.clone()), others: Arc::new(others) };
+        let path = Arc::clone(&self.paths[host]);
+        let probe = move || std::future::ready(path.answer()).boxed();
+        let hosts = Hosts { clock: Arc::new(self.clock.clone()), others: Arc::new(others), probe: Arc::new(probe) };
         let device: SharedDevice = self.paths[host].clone();
         self.with_lock(host, sharedfs::open(device, tools::options(false), CACHE_BYTES, Some(hosts)))
     }
@@ -644,6 +676,205 @@ fn a_mount_that_ends_leaves_the_others_at_work() {
     let next = Target::of(&target.disk, 1);
     let mount = next.mount(0);
     assert_eq!(names(&next.tree(0, &mount)).len(), 2);
+}
+
+/// A disk that loses what it had not made durable says so to one flush only.
+#[test]
+fn who_waits_for_the_lock_takes_no_error_from_the_commit_under_way() {
+    let layer = CrashLayer::new(2 << 20, 1);
+    let disk: SharedDevice = Arc::new(layer.clone());
+    now(ext2::make(&disk, &tools::make_options())).unwrap();
+    let target = Target::of(&disk, 2);
+    let (path, mount) = (&target.paths[0], target.mount(0));
+    let file = target.create(0, &mount, "name").unwrap();
+    for byte in 1..3 {
+        let _hold = target.hold(0, &mount).unwrap();
+        now(mount.write_file(file, 0, &[byte; 3000])).unwrap();
+        now(mount.commit()).unwrap();
+    }
+    // The next commit brings this to its place.
+    target.create(0, &mount, "another name").unwrap();
+    path.holds_flushes.store(true, Ordering::Relaxed);
+    path.grants().set(0, Standing::Leaving);
+    let mut release = path.copies.release(path.grants().range_of(0));
+    assert!((&mut release).now_or_never().is_none(), "its flush is under way");
+    let mut waits = pin!(mount.hold(Access::Change));
+    for _ in 0..10 {
+        assert!(waits.as_mut().now_or_never().is_none(), "another request waits");
+        target.clock.advance(Duration::from_secs(1));
+    }
+    path.holds_flushes.store(false, Ordering::Relaxed);
+    layer.fail_flush_as(layer.flushes_seen(), ErrorKind::Media, FlushEffect::DropsUnseen, Reported::Once);
+    // What came last is first.
+    let held = std::mem::take(&mut *path.held.lock().unwrap());
+    for (sender, request) in held.into_iter().rev() {
+        sender.complete(disk.submit(request).try_take().unwrap());
+    }
+    for _ in 0..20 {
+        if (&mut release).now_or_never().is_some() {
+            break;
+        }
+        target.clock.advance(Duration::from_millis(100));
+    }
+    layer.power().lose();
+    let left: SharedDevice = Arc::new(layer.after_power_loss());
+    let next = Target::of(&left, 1);
+    let mount = next.mount(0);
+    let _hold = next.hold(0, &mount).unwrap();
+    assert_eq!(now(mount.read_file(file, 0, 3000)).unwrap(), [2; 3000], "it was durable");
+}
+
+/// Its lock counts as held, and its lease is over; nobody has told it more.
+#[test]
+fn a_host_whose_target_is_away_tells_programs_so_and_goes_on_when_it_is_back() {
+    for was_claimed in [false, true] {
+        let target = Target::made(2);
+        let (path, mount) = (&target.paths[0], target.mount(0));
+        target.create(0, &mount, "name 0").unwrap();
+        let hold = was_claimed.then(|| target.hold(0, &mount).unwrap());
+        path.is_away.store(true, Ordering::Relaxed);
+        match was_claimed {
+            true => path.grants().set(0, Standing::Claimed),
+            false => path.copies.allow_until(None),
+        }
+        let mut waits = pin!(async {
+            match was_claimed {
+                true => mount.create(ROOT, b"name 1", NewNode::File, Owner::default()).await.map(drop),
+                false => mount.hold(Access::Change).await.map(drop),
+            }
+        });
+        let mut ended = None;
+        for _ in 0..50 {
+            ended = waits.as_mut().now_or_never();
+            if ended.is_some() {
+                break;
+            }
+            target.clock.advance(Duration::from_millis(100));
+        }
+        let error = ended.expect("it waits for a target that is away").unwrap_err();
+        assert_eq!(error.kind(), ext2::ErrorKind::Device(ErrorKind::TimedOut));
+        // It is back within its lease: nothing is lost.
+        path.is_away.store(false, Ordering::Relaxed);
+        path.copies.allow_until(Some(hours_from(&target.clock)));
+        path.grants().set(0, Standing::Held);
+        drop(hold);
+        assert!(mount.blocks().loss().is_none());
+        target.create(0, &mount, "name 2").unwrap();
+        now(mount.commit()).unwrap();
+        target.kill(0);
+        path.grants().remove(0, false);
+        assert_eq!(names(&target.tree(1, &target.mount(1))).len(), 2);
+    }
+}
+
+/// Also where nobody asks for the lock any more: a program's fsync, or the timer.
+#[test]
+fn what_conflicts_with_what_others_may_have_done_is_not_committed() {
+    let target = Target::made(2);
+    let mounts = [target.mount(0), target.mount(1)];
+    target.create(0, &mounts[0], "name 0").unwrap();
+    target.paths[0].grants().remove(0, false);
+    target.create(1, &mounts[1], "name 1").unwrap();
+    assert!(target.hold(0, &mounts[0]).is_err(), "it was done under a lock that is lost");
+    let bytes = tools::bytes_of(&target.disk);
+    assert!(now(mounts[0].commit()).is_err());
+    // Nor when it gives up the lock that it asked for, which it does at once.
+    target.paths[0].grants().set(0, Standing::Leaving);
+    assert!(target.paths[0].copies.release(target.paths[0].grants().range_of(0)).now_or_never().is_some());
+    assert!(tools::bytes_of(&target.disk) == bytes, "it wrote");
+}
+
+/// Each read takes as long as over a very long way: the request takes far longer than a callback
+/// may without progress.
+#[test]
+fn a_request_that_takes_long_is_seen_to_get_on() {
+    let target = Target::of(&tools::made(16 << 20, 1024), 2);
+    let (path, mount) = (&target.paths[0], target.mount(0));
+    let file = target.create(0, &mount, "name").unwrap();
+    let hold = target.hold(0, &mount).unwrap();
+    now(mount.write_file(file, 0, &vec![7; 8 << 20])).unwrap();
+    now(mount.commit()).unwrap();
+    path.grants().set(0, Standing::Leaving);
+    let begin = target.clock.now();
+    let seen = path.grants().progress();
+    let step = Duration::from_millis(500);
+    *path.read_time.lock().unwrap() = Some((target.clock.clone(), step));
+    now(mount.unlink(ROOT, b"name")).unwrap();
+    let taken = target.clock.now().since(begin);
+    assert!(taken > Duration::from_secs(10), "it took {taken:?}");
+    let steps = path.grants().progress() - seen;
+    assert!(steps >= taken.as_millis() as u64 / step.as_millis() as u64, "{steps} in {taken:?}");
+    drop(hold);
+}
+
+/// It had committed them, and another host brought them to their places and changed them.
+#[test]
+fn blocks_that_were_not_in_their_places_when_the_lock_was_lost_are_read_anew() {
+    let target = Target::made(2);
+    let mounts = [target.mount(0), target.mount(1)];
+    let file = target.create(0, &mounts[0], "name").unwrap();
+    let write = |host: usize, byte| {
+        let _hold = target.hold(host, &mounts[host]).unwrap();
+        now(mounts[host].write_file(file, 0, &[byte; 3000])).unwrap();
+        now(mounts[host].commit()).unwrap();
+    };
+    write(0, 1);
+    // Its lease was over with nothing to be made durable.
+    target.paths[0].grants().remove(0, false);
+    write(1, 2);
+    let _hold = target.hold(0, &mounts[0]).unwrap();
+    assert_eq!(now(mounts[0].read_file(file, 0, 3000)).unwrap(), [2; 3000]);
+}
+
+#[test]
+fn the_lock_is_not_given_up_before_all_is_in_its_place() {
+    let layer = CrashLayer::new(2 << 20, 1);
+    let disk: SharedDevice = Arc::new(layer.clone());
+    now(ext2::make(&disk, &tools::make_options())).unwrap();
+    let target = Target::of(&disk, 2);
+    let (path, mount) = (&target.paths[0], target.mount(0));
+    target.create(0, &mount, "name").unwrap();
+    for number in 0..3 {
+        layer.fail_flush_as(layer.flushes_seen() + number, ErrorKind::Media, FlushEffect::DropsUnseen, Reported::Once);
+    }
+    path.grants().set(0, Standing::Leaving);
+    let mut release = path.copies.release(path.grants().range_of(0));
+    assert!((&mut release).now_or_never().is_none(), "nothing is durable");
+    for _ in 0..30 {
+        if (&mut release).now_or_never().is_some() {
+            break;
+        }
+        target.clock.advance(Duration::from_millis(100));
+    }
+    assert_eq!(mount.blocks().counters().changed_blocks, 0);
+    layer.power().lose();
+    let left: SharedDevice = Arc::new(layer.after_power_loss());
+    let next = Target::of(&left, 1);
+    assert_eq!(names(&next.tree(0, &next.mount(0))).len(), 1);
+}
+
+/// The lock was another host's between two steps of it.
+#[test]
+fn a_request_over_two_tenures_has_no_effect() {
+    let target = Target::made(2);
+    let mounts = [target.mount(0), target.mount(1)];
+    let file = target.create(0, &mounts[0], "name").unwrap();
+    let _hold = target.hold(0, &mounts[0]).unwrap();
+    let block = ext2::BlockNumber(1500);
+    let mut operation = now(mounts[0].blocks().begin(Access::Change)).unwrap();
+    now(operation.change(block, Object::Attributes)).unwrap().fill(9);
+    now(mounts[0].commit()).unwrap();
+    target.paths[0].grants().remove(0, false);
+    let hold = target.hold(1, &mounts[1]).unwrap();
+    now(mounts[1].write_file(file, 0, &[2; 3000])).unwrap();
+    drop(hold);
+    // The lock is its own again.
+    let again = target.hold(0, &mounts[0]).unwrap();
+    assert!(now(operation.end()).is_err());
+    assert_eq!(now(mounts[0].read_file(file, 0, 3000)).unwrap(), [2; 3000]);
+    let mut later = now(mounts[0].blocks().begin(Access::Read)).unwrap();
+    assert_eq!(now(later.read(block, Object::Attributes)).unwrap()[..], [0; 1024]);
+    drop(again);
 }
 
 /// A few operations that are drawn from the seed; they may fail.

@@ -16,11 +16,11 @@ use scsi::sharing::message::{ASYNC_EVENT, ASYNC_VCODE};
 use super::jobs::Jobs;
 use crate::error::LinkError;
 use crate::job::{Job, Kind};
-use crate::limits::{WITHHELD_MARGIN, WITHHELD_TIME_MAX};
 use crate::link::Link;
 use crate::log_limit::LogLimit;
 use crate::options::InitiatorOptions;
 use crate::shared::Shared;
+use crate::sharing::unanswered::withheld_time;
 use crate::sharing::{SharingStatus, order};
 use crate::unit::Unit;
 
@@ -52,8 +52,7 @@ impl Sharing {
     pub(super) fn command_timeout(&self, unit: &Unit) -> Duration {
         let usual = self.options.command_timeout;
         let Some(support) = unit.sharing.filter(|_| self.options.is_shared) else { return usual };
-        let withheld_ms = u64::from(support.callback_ms_max) + u64::from(support.lease_ms);
-        usual.max((Duration::from_millis(withheld_ms) + WITHHELD_MARGIN).min(WITHHELD_TIME_MAX))
+        usual.max(withheld_time(&support))
     }
 
     /// Notes that a session has begun.

@@ -28,6 +28,8 @@
 //! - a range that it holds alone is given up when the layers above have cleaned it. Dirty data in a
 //!   range that it does not hold any more ends the client: another host may have written there
 //!   since;
+//! - what it asked the target for is answered within a time, or its life is over: nobody waits for
+//!   ever for a message that does not come;
 //! - a client that was fenced stays fenced: what it had under way may be half done, and only the
 //!   user of the disk can judge that. After a restart of the *target* nothing of another client can
 //!   have come between, and a new life begins.
@@ -50,6 +52,7 @@ use super::holding::Holding;
 use super::order::{Answer, Order};
 use super::path::{PathNumber, Paths, Registering, Sent};
 use super::status::SharingStatus;
+use super::unanswered::Unanswered;
 use super::wire;
 use crate::limits::{ANSWER_TRIES_PER_CALLBACK, ANSWERS_UNDER_WAY_MAX, LEAVE_TIMEOUT, OWED_MAX};
 
@@ -62,6 +65,7 @@ pub(crate) struct Member {
     copies: Copies,
     holder: Holder,
     holding: Holding,
+    unanswered: Unanswered,
     /// The id of its present life, or of the last one.
     client: Option<ClientId>,
     /// Shows the target after its next start that a life was the client's: of the last one, and of the one from which
@@ -102,6 +106,7 @@ impl Member {
             key,
             block_bytes: support.block_bytes.into(),
             holding: Holding::new(copies.clone(), Duration::from_millis(support.callback_ms.into())),
+            unanswered: Unanswered::new(&support),
             copies,
             holder: Holder::default(),
             client: None,
@@ -161,6 +166,9 @@ impl Member {
         if had_joined {
             // Requests for locks that still wait are sent again by the next registration.
             self.requests.clear();
+        }
+        if had_joined || !self.paths.has_other(path) {
+            self.unanswered.clear();
         }
         let unanswered = lost.into_iter().rev().filter(|order| is_acknowledgement(&order.parameters));
         unanswered.for_each(|order| self.answer_again(order));
@@ -225,7 +233,9 @@ impl Member {
     pub(crate) fn next_deadline(&self, path: PathNumber, may_send: bool) -> Option<Instant> {
         let leaving = self.leaving.filter(|(leaving, _)| *leaving == path).map(|(_, until)| until);
         let sending = if may_send && self.over.is_none() && !self.has_left { self.next_sending(path) } else { None };
-        [self.holder.next_deadline(), self.holding.next_deadline(), leaving, sending].into_iter().flatten().min()
+        let unanswered = self.unanswered.next_deadline().filter(|_| self.over.is_none());
+        let others = [self.holder.next_deadline(), self.holding.next_deadline(), leaving, sending, unanswered];
+        others.into_iter().flatten().min()
     }
 
     fn next_sending(&self, number: PathNumber) -> Option<Instant> {
@@ -265,6 +275,7 @@ impl Member {
     pub(crate) fn poll(&mut self, context: &mut Context<'_>, now: Instant, path: PathNumber) -> bool {
         self.paths.register(path, context.waker());
         self.holder.handle_timeout(now);
+        self.miss_answers(now);
         if self.paths.is_joined(path) && self.over.is_none() && self.leaving.is_none() {
             self.holding.ask(context, now, &mut self.holder);
         }
@@ -285,6 +296,18 @@ impl Member {
         has_progressed
     }
 
+    /// Asks again for what waits at the target for long, and ends the client where an answer does
+    /// not come.
+    fn miss_answers(&mut self, now: Instant) {
+        for request in self.unanswered.take_due(now) {
+            self.holder.resend(now, request);
+        }
+        if self.over.is_none() && self.unanswered.is_overdue(now) {
+            self.unanswered.clear();
+            self.lose_answer();
+        }
+    }
+
     /// Takes over what the holder wants done.
     fn collect(&mut self) -> bool {
         let mut has_any = false;
@@ -301,6 +324,7 @@ impl Member {
                 HolderOutput::Over(_) => {
                     self.copies.allow_until(None);
                     self.holding.lapse();
+                    self.unanswered.clear();
                     self.requests.clear();
                     self.outputs.push_back(output);
                 }
@@ -433,6 +457,17 @@ impl Member {
         self.end_because(words);
     }
 
+    /// Ends the client: what it holds, or is claiming back, is known to nobody.
+    fn lose_answer(&mut self) {
+        let words = format!(
+            "{} is shared, and its target took a registration or a request for a lock of this host and has said \
+             nothing of it for longer than any may take: nothing is done there any more; detach, look at the data, \
+             and attach again",
+            self.place
+        );
+        self.end_because(words);
+    }
+
     fn end_because(&mut self, words: String) {
         self.copies.allow_until(None);
         self.holding.lapse();
@@ -535,6 +570,7 @@ impl Member {
                 }
             }
             (Parameters::Leave, _) => self.has_left = true,
+            (Parameters::Lock { request, .. }, Answer::Done) => self.await_locks(now, RequestId(*request)),
             (_, Answer::Unknown) => {
                 if is_acknowledgement(&order.parameters) {
                     self.answer_again(order);
@@ -567,10 +603,19 @@ impl Member {
     ) {
         match (order.client, answer) {
             (None, Answer::Done) if self.paths.note_done(path) => self.rejoined(now, path),
+            // Its message is to come.
+            (None, Answer::Done) if !self.paths.is_joined(path) => self.unanswered.take_registration(now),
             (None, Answer::Refused) => self.note_unreclaimable(now, before),
             (Some(_), Answer::Done) if order.client == self.client => self.paths.note_joined(path),
             (Some(_), Answer::Refused) => self.paths.note_unknown(now, path),
             _ => {}
+        }
+    }
+
+    /// The target has taken a request for locks. Its message may have come before.
+    fn await_locks(&mut self, now: Instant, request: RequestId) {
+        if self.holder.waiting().any(|waiting| waiting == request) {
+            self.unanswered.take_request(now, request);
         }
     }
 
@@ -661,11 +706,19 @@ impl Member {
             MessageBody::Granted { request, transaction, ref locks } => {
                 let (request, transaction) = (RequestId(request), TransactionId(transaction.into()));
                 let locks = wire::granted(locks);
+                self.unanswered.end(request);
                 self.holder.handle_message(client, ToClient::Granted { request, transaction, locks });
             }
             MessageBody::Refused { request, reason, .. } => {
                 let (request, error) = (RequestId(request), wire::refusal(reason));
+                self.unanswered.end(request);
                 self.holder.handle_message(client, ToClient::Refused { request, error });
+            }
+            MessageBody::Queued { request } => {
+                let request = RequestId(request);
+                if self.holder.waiting().any(|waiting| waiting == request) {
+                    self.unanswered.queue(now, request);
+                }
             }
             MessageBody::CallBack { callback, ref lock, .. } => {
                 let (number, grant) = (CallbackNumber(callback), GrantNumber(lock.grant));
@@ -736,6 +789,7 @@ impl Member {
         let MessageBody::Registered { lease_ms, proof, .. } = message.body else { return };
         self.proofs.insert(ClientId::from_bits(message.client), proof);
         self.lease = Duration::from_millis(lease_ms.into());
+        self.unanswered.end_registration();
     }
 
     /// Handles the answer to a renewal that was sent at `sent`.

@@ -1,9 +1,10 @@
 //! A mount that shares its file system with mounts of other hosts.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use base::clock::Clock;
-use initiator::RemoteLun;
+use initiator::{RemoteLun, State};
 use scsi::sharing::report::ReportRecord;
 use sharedfs::Hosts;
 
@@ -19,11 +20,27 @@ pub(super) fn hosts_of(remotes: Option<&Remotes>, clock: Arc<dyn Clock>) -> Resu
     let [lun] = <[Arc<RemoteLun>; 1]>::try_from(luns.collect::<Vec<_>>()).map_err(|_| {
         Error::new(Failure::Usage, "--shared takes the URL of one logical unit, by one path: locks are at its target")
     })?;
-    let others = move || -> std::pin::Pin<Box<dyn Future<Output = _> + Send>> {
+    let asked = Arc::clone(&lun);
+    let probe = move || -> Pin<Box<dyn Future<Output = _> + Send>> {
+        let lun = Arc::clone(&asked);
+        Box::pin(async move { probe(&lun).await.map_err(ext2::Error::from) })
+    };
+    let others = move || -> Pin<Box<dyn Future<Output = _> + Send>> {
         let lun = Arc::clone(&lun);
         Box::pin(async move { has_others(&lun).await.map_err(ext2::Error::from) })
     };
-    Ok(Hosts { clock, others: Arc::new(others) })
+    Ok(Hosts { clock, others: Arc::new(others), probe: Arc::new(probe) })
+}
+
+/// Asks whether the logical unit answers. `Gone` only where it never does again: one that is away
+/// may come back within the lease.
+async fn probe(lun: &RemoteLun) -> std::result::Result<(), block::Error> {
+    let answered = lun.check_answers().await;
+    let is_for_good = matches!(lun.status().state, State::Fenced | State::Replaced | State::Closed);
+    answered.map_err(|error| match error.kind() {
+        block::ErrorKind::Gone if !is_for_good => block::Error::new(block::ErrorKind::TimedOut, error.to_string()),
+        _ => error,
+    })
 }
 
 /// Whether the target knows of other clients.

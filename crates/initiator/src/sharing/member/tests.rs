@@ -472,3 +472,96 @@ fn a_target_that_takes_the_life_that_had_it_no_more_is_shown_the_last_one() {
     assert!(member.may_issue(NOW, ONE) && member.over().is_none());
     assert_eq!(member.next_order(NOW, ONE), None, "nothing is claimed");
 }
+
+/// Longer than whatever waits for other hosts may take.
+fn answer_time() -> Duration {
+    crate::sharing::unanswered::withheld_time(&SUPPORT)
+}
+
+/// Keeps the lease, and sends what is to be sent, for a while. Returns the numbers of requests for
+/// locks that were sent, which the target has taken.
+fn live_for(member: &mut Member, from: Instant, time: Duration) -> (Instant, Vec<u64>) {
+    let (mut now, mut requests) = (from, Vec::new());
+    while now < from + time && member.over().is_none() {
+        now = now + Duration::from_millis(500);
+        poll_at(member, now);
+        while let Some((number, order)) = member.next_order(now) {
+            if let Parameters::Lock { request, .. } = order.parameters {
+                requests.push(request);
+            }
+            member.handle_answer(now, number, Answer::Done);
+            poll_at(member, now);
+        }
+    }
+    (now, requests)
+}
+
+/// One that asks for the first MiB.
+fn asking() -> Member {
+    let member = joined_with_grants();
+    member.copies().grants().expect("it may hold ranges").want(ByteRange { offset: 0, length: 4096 });
+    member
+}
+
+#[test]
+fn a_target_that_takes_a_request_for_a_lock_and_says_nothing_is_not_waited_for() {
+    let mut member = asking();
+    let (now, requests) = live_for(&mut member, NOW, answer_time() - Duration::from_secs(1));
+    assert!(requests.len() == 1 && member.over().is_none() && member.may_issue(now), "it may still say so");
+    live_for(&mut member, now, Duration::from_secs(3));
+    assert!(member.over().is_some_and(|error| error.to_string().contains("has said nothing")));
+    assert!(!member.copies().may_use() && standing(&member).is_none());
+}
+
+/// It waits for other hosts. The message that the locks are held may be lost with a target that
+/// says so only when it is asked again.
+#[test]
+fn a_target_that_says_that_a_request_waits_is_believed_as_long_as_it_says_so() {
+    let mut member = asking();
+    let (mut now, requests) = live_for(&mut member, NOW, Duration::from_secs(1));
+    let [request] = requests[..] else { panic!("{requests:?}") };
+    for number in 2..5 {
+        member.handle_message(now, &message(CLIENT, number, MessageBody::Queued { request }));
+        let asked_again;
+        (now, asked_again) = live_for(&mut member, now, answer_time() + Duration::from_secs(1));
+        assert_eq!(asked_again, [request]);
+        assert!(member.over().is_none() && standing(&member) == Some(GrantStanding::Asked));
+    }
+    live_for(&mut member, now, answer_time());
+    assert!(member.over().is_some(), "it says nothing when it is asked again");
+}
+
+#[test]
+fn a_target_that_takes_a_claim_and_says_nothing_is_not_waited_for() {
+    let (mut member, _, second) = reclaiming();
+    let claim = member.under_way.keys().next().copied().expect("it is under way");
+    member.handle_answer(NOW, claim, Answer::Done);
+    live_for(&mut member, NOW, answer_time() + Duration::from_secs(1));
+    assert!(member.over().is_some() && standing(&member) == Some(GrantStanding::Lost));
+    assert_eq!(member.client, Some(ClientId::from_bits(second)));
+}
+
+#[test]
+fn a_target_that_takes_a_registration_and_says_nothing_is_not_waited_for() {
+    let mut member = joining();
+    let (now, _) = live_for(&mut member, NOW, answer_time() - Duration::from_secs(1));
+    assert!(member.over().is_none());
+    live_for(&mut member, now, Duration::from_secs(3));
+    assert!(member.over().is_some());
+}
+
+/// Each session has its own time, and what was answered has none.
+#[test]
+fn an_answer_that_comes_in_time_or_in_another_session_is_in_time() {
+    let mut member = asking();
+    let (now, requests) = live_for(&mut member, NOW, answer_time() - Duration::from_secs(1));
+    let [request] = requests[..] else { panic!("{requests:?}") };
+    member.end_session();
+    member.begin_session(now);
+    rejoin(&mut member, now, 2);
+    let (now, again) = live_for(&mut member, now, answer_time() - Duration::from_secs(1));
+    assert_eq!(again, [request]);
+    member.handle_message(now, &message(CLIENT, 3, granted(request, 0)));
+    let (now, _) = live_for(&mut member, now, 2 * answer_time());
+    assert!(member.may_issue(now) && standing(&member) == Some(GrantStanding::Held));
+}

@@ -79,6 +79,10 @@ const _: () = assert!(GATEWAY_DRAIN_SECONDS > 0);
 /// is for the work of the process itself.
 pub const STOP_TIME_MAX: Duration = Duration::from_secs(5);
 const _: () = assert!(FRONTS_TIME_MAX.as_millis() < CLOSE_TIME_MAX.as_millis());
+// A target that is silent is found out before a logout gives up, and the user is told so.
+const _: () = assert!(
+    CLOSE_TIME_MAX.as_millis() + CLOSE_STEP_TIME_MIN.as_millis() < initiator::limits::LOGOUT_TIMEOUT.as_millis()
+);
 const _: () = assert!(
     CLOSE_TIME_MAX.as_millis() + (CLOSE_STEPS_MAX as u128 - 1) * CLOSE_STEP_TIME_MIN.as_millis() + 1000
         <= STOP_TIME_MAX.as_millis()

@@ -409,6 +409,14 @@ impl Grants {
         })
     }
 
+    /// The number of the request by which the whole device is held, also while it is claimed back or
+    /// lost; `None` where it is not, or in parts.
+    pub fn whole_tenure(&self) -> Option<u64> {
+        let state = self.state();
+        let whole = state.parts.get(&0).filter(|held| self.is_whole() && held.standing != Standing::Asked);
+        whole.map(|held| held.tenure)
+    }
+
     /// The state that keeps data from being sent to `range`: some of it is lost, or else claimed
     /// back.
     pub fn obstacle(&self, range: ByteRange) -> Option<Standing> {

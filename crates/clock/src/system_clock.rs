@@ -1,4 +1,7 @@
-//! The clock of production: `CLOCK_MONOTONIC`, with waits exact to some microseconds.
+//! The clock of production: `CLOCK_BOOTTIME`, with waits exact to some microseconds.
+//!
+//! It goes on while the machine is suspended: leases end meanwhile, and what is cached under one is not used when the
+//! machine wakes. `CLOCK_MONOTONIC` stands still then. Of a virtual machine that its host pauses neither tells.
 //!
 //! tokio's own timers tick once a millisecond, which is as long as a whole round trip of the links we model and many
 //! times an I/O. So deadlines stand in one ordered map, a timerfd is armed for the earliest, and a task of the runtime
@@ -17,14 +20,14 @@ use rustix::time::{ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTim
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// The system's monotonic clock. Clones are the same clock; it ends with the last of them and the last sleep.
+/// The system's clock since its boot. Clones are the same clock; it ends with the last of them and the last sleep.
 #[derive(Clone)]
 pub struct SystemClock {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// What `CLOCK_MONOTONIC` showed when this clock began, in nanoseconds.
+    /// What `CLOCK_BOOTTIME` showed when this clock began, in nanoseconds.
     began_ns: u64,
     timer: OwnedFd,
     /// Short sections, never across an await.
@@ -48,9 +51,9 @@ impl SystemClock {
     /// Outside a tokio runtime.
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, flags)?;
         let fired = fired(timer.try_clone()?)?;
-        let shared = Arc::new(Shared { began_ns: monotonic_ns(), timer, timers: Mutex::default() });
+        let shared = Arc::new(Shared { began_ns: boot_time_ns(), timer, timers: Mutex::default() });
         tokio::spawn(base::background::named("timer", drive(Arc::downgrade(&shared), fired)));
         Ok(Self { shared })
     }
@@ -76,7 +79,7 @@ async fn drive(clock: Weak<Shared>, fired: AsyncFd<OwnedFd>) {
 
 impl Shared {
     fn now(&self) -> Instant {
-        Instant::from_nanoseconds(monotonic_ns().saturating_sub(self.began_ns))
+        Instant::from_nanoseconds(boot_time_ns().saturating_sub(self.began_ns))
     }
 
     fn wake_due(&self) {
@@ -169,8 +172,8 @@ impl Drop for SystemSleep {
     }
 }
 
-fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(ClockId::Monotonic);
+fn boot_time_ns() -> u64 {
+    let now = rustix::time::clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }

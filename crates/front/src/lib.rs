@@ -57,7 +57,7 @@ pub use fuse::{FuseCounters, FuseFile, FuseOptions, Mountpoint, check_fuse};
 pub use kernel::{KernelDisk, check_kernel_nbd, free_disk};
 pub use kind_counters::RequestCounters;
 pub use listener::{Listener, SocketAccess};
-pub use mount::{Volume, VolumeOptions};
+pub use mount::{Volume, VolumeOptions, make_mountable};
 pub use options::NbdOptions;
 pub use server::NbdServer;
 pub use tls::{Tls, TlsFiles};

@@ -27,4 +27,4 @@ mod tree;
 mod view;
 mod volume;
 
-pub use volume::{Volume, VolumeOptions};
+pub use volume::{Volume, VolumeOptions, make_mountable};

@@ -256,7 +256,9 @@ impl Engine {
         let now = self.options.clock.now();
         while let Some(incoming) = self.incoming.pop_front() {
             let job = match incoming {
-                Incoming::Request(request, sender) => Job::of_request(request, sender, now).map(Box::new),
+                Incoming::Request(request, sender, tenure) => {
+                    Job::of_request(request, sender, now).map(|job| Box::new(job.under(tenure)))
+                }
                 Incoming::Raw(raw, sender) => Some(Box::new(Job::new(Kind::Raw(raw), Reply::Raw(sender), now))),
             };
             if let Some(job) = job {

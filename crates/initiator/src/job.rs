@@ -100,6 +100,8 @@ pub(crate) struct Job {
     pub(crate) was_sent: bool,
     /// Its place among overlapping requests, held until it is over.
     pub(crate) place: Option<RangeGuard>,
+    /// The number of the request by which its host held the whole device when it came.
+    pub(crate) tenure: Option<u64>,
     /// Room for a copy, for writes that a volatile unit may lose.
     pub(crate) copy: Option<Buffer>,
     /// The mark of the retained writes that a flush covers; `None` before it is sent.
@@ -137,6 +139,7 @@ impl Job {
             busy_wait: BUSY_WAIT_MIN,
             was_sent: false,
             place: None,
+            tenure: None,
             copy: None,
             flush_mark: None,
             is_flush_needed: true,
@@ -167,6 +170,11 @@ impl Job {
             Operation::Extents { .. } => Kind::Extents { range, found: Vec::new() },
         };
         Some(Self::new(kind, Reply::Request(sender), since))
+    }
+
+    /// The same job, of a host that held the whole device by the request of this number when it came.
+    pub(crate) fn under(self, tenure: Option<u64>) -> Self {
+        Self { tenure, ..self }
     }
 
     /// The bytes it touches.

@@ -3,7 +3,9 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use block::{ByteRange, Completion, Copies, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request};
+use block::{
+    ByteRange, Completion, Copies, Device, Error, ErrorKind, EventReceiver, Geometry, Grants, Identity, Request,
+};
 use scsi::sharing::Support;
 use tokio::sync::{oneshot, watch};
 
@@ -161,7 +163,8 @@ impl Device for RemoteLun {
             return Completion::ready(request.fail(error));
         }
         let (completion, sender) = Completion::slot();
-        self.shared.send(Incoming::Request(request, sender));
+        let tenure = self.shared.copies().and_then(Copies::grants).and_then(Grants::whole_tenure);
+        self.shared.send(Incoming::Request(request, sender, tenure));
         completion
     }
 

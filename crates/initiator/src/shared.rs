@@ -26,7 +26,8 @@ use crate::unit::Unit;
 
 /// A request of a caller.
 pub(crate) enum Incoming {
-    Request(Request, SlotSender),
+    /// With the number of the request by which the host held the whole device when it came.
+    Request(Request, SlotSender, Option<u64>),
     Raw(RawCommand, oneshot::Sender<Result<RawOutcome, Error>>),
 }
 
@@ -34,7 +35,7 @@ impl Incoming {
     /// Answers the request with an error.
     pub(crate) fn refuse(self, error: Error) {
         match self {
-            Self::Request(request, sender) => sender.complete(request.fail(error)),
+            Self::Request(request, sender, _) => sender.complete(request.fail(error)),
             // The caller may have stopped waiting.
             Self::Raw(_, sender) => drop(sender.send(Err(error))),
         }

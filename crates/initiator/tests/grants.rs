@@ -654,3 +654,29 @@ fn nothing_is_written_where_the_whole_lun_cannot_be_claimed_back() {
     assert_eq!(one.status().state, State::Fenced);
     assert_eq!(world.run(device.read(LAST.offset, Buffer::zeroed(512))).unwrap()[0], 0);
 }
+
+/// What waits at that moment was to be written under the lock of before: a mount that brings what it has committed to its
+/// place has nothing dirty, and would write old blocks over those of others. So it is until the last use has ended: it
+/// does not know yet that the lock is lost.
+#[test]
+fn what_waits_while_the_whole_lun_cannot_be_claimed_back_is_not_written_and_the_host_goes_on() {
+    let mut world = World::new(25);
+    let (device, one, _) = whole_hosts(&mut world);
+    hold(&mut world, &one, LAST);
+    let used = grants(&one).use_to_write(LAST).unwrap();
+    world.network.set_server(None);
+    world.network.cut();
+    world.pass(Duration::from_millis(100));
+    let write = |byte| one.write(LAST.offset, Buffer::copy_of(&[byte; 4096]), false);
+    let late = write(7);
+    let saved = SavedSharing { boot_epoch: 1, reclaimable_from: 1, ..kept() }.next_start();
+    serve(&mut world, device.clone(), SharingOptions { saved, ..SharingOptions::default() });
+    assert_eq!(world.run(late).unwrap_err().kind(), ErrorKind::Gone);
+    assert!(!used.is_good());
+    assert_eq!(world.run(write(8)).unwrap_err().kind(), ErrorKind::Gone, "of the same request");
+    assert_eq!(world.run(device.read(LAST.offset, Buffer::zeroed(512))).unwrap()[0], 0);
+    drop(used);
+    hold(&mut world, &one, LAST);
+    world.run(write(9)).unwrap();
+    assert_eq!(world.run(device.read(LAST.offset, Buffer::zeroed(512))).unwrap()[0], 9);
+}

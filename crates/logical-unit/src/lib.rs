@@ -78,5 +78,5 @@ pub use management::Management;
 pub use nexus::NexusId;
 pub use options::LogicalUnitOptions;
 pub use reservation::{ReservationStore, SavedReservations};
-pub use sharing::{LifeSecret, SavedSharing, SharingOptions, SharingStore};
+pub use sharing::{EndedLives, LifeSecret, SavedSharing, SharingOptions, SharingStore};
 pub use unit::LogicalUnit;

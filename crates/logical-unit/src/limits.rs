@@ -187,6 +187,11 @@ const _: () = assert!(LOOKS_PER_LEASE > 2 * locks::limits::RENEWALS_PER_LEASE);
 /// Records of one SHARING IN, REPORT: 192 KiB of them. For more the initiator asks again.
 pub const SHARING_REPORT_RECORDS_MAX: usize = 4096;
 
+/// Spans of lives of clients of a shared unit that have ended, as they are kept for the next start:
+/// as many as clients that live beside them, four times. With more no client of before reclaims
+/// anything after it.
+pub const ENDED_SPANS_MAX: usize = 4 * locks::limits::CLIENTS_MAX;
+
 /// Time between attempts to make the state of a shared unit durable: no lock is granted meanwhile,
 /// and a device that fails is not asked all the time.
 pub const SAVING_RETRY_INTERVAL: Duration = Duration::from_secs(1);

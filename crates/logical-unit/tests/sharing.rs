@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
@@ -16,7 +17,8 @@ use common::shared_unit::{LEASE, MOMENT, World, lock, options, register};
 use common::{BLOCK_BYTES, GatedDevice, identity, memory, transfer};
 use locks::settings::Profile;
 use logical_unit::change_marks::Saving;
-use logical_unit::{LifeSecret, LogicalUnitOptions, NexusId, SavedSharing, SharingOptions, SharingStore};
+use logical_unit::limits::ENDED_SPANS_MAX;
+use logical_unit::{EndedLives, LifeSecret, LogicalUnitOptions, NexusId, SavedSharing, SharingOptions, SharingStore};
 use scsi::cdb::Blocks;
 use scsi::cdb::table::ROWS;
 use scsi::sharing::{
@@ -792,24 +794,39 @@ fn of_too_many_messages_those_of_the_host_with_most_of_them_go_with_its_client()
 
 /// A store that keeps every saved state, in order.
 #[derive(Default)]
-struct Shelf(Mutex<Vec<SavedSharing>>);
+struct Shelf {
+    saved: Mutex<Vec<SavedSharing>>,
+    /// Whether nothing can be saved.
+    is_full: AtomicBool,
+}
 
 impl SharingStore for Shelf {
     fn save(&self, sharing: SavedSharing) -> Saving {
-        self.0.lock().unwrap().push(sharing);
+        if self.is_full.load(Ordering::Relaxed) {
+            return Box::pin(async { Err("the disk is full".to_owned()) });
+        }
+        self.put(sharing);
         Box::pin(async { Ok(()) })
     }
 }
 
 impl Shelf {
+    fn put(&self, sharing: SavedSharing) {
+        self.saved.lock().unwrap().push(sharing);
+    }
+
+    fn refuse(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Relaxed);
+    }
+
     fn last(&self) -> SavedSharing {
-        self.0.lock().unwrap().last().copied().unwrap_or_default()
+        self.saved.lock().unwrap().last().cloned().unwrap_or_default()
     }
 
     fn options(self: &Arc<Self>) -> SharingOptions {
         let secret = Some(LifeSecret::from_bytes([5; 32]));
         let saved = SavedSharing { secret, ..self.last() }.next_start();
-        self.0.lock().unwrap().push(saved);
+        self.put(saved.clone());
         SharingOptions { store: Some(Arc::clone(self) as Arc<dyn SharingStore>), saved, ..options() }
     }
 }
@@ -854,6 +871,163 @@ fn after_a_restart_only_reclaims_are_granted_for_the_longest_lease() {
     assert_eq!(shelf.last().reclaimable_from, 2, "what others are granted now cannot be reclaimed later");
     world.ordered(&host.0, host.1, &asked);
     assert!(matches!(world.messages(&host.0)[..], [(4, MessageBody::Granted { request: 1, .. })]));
+}
+
+fn reclaim_unit(request: u64) -> Parameters {
+    let locks = vec![Lock { resource: Resource::File(0), mode: Some(Mode::Exclusive), grant: 0 }];
+    Parameters::Lock { request, transaction: 0, is_reclaim: true, locks }
+}
+
+fn register_after(key: u8, before: LifeBefore) -> Parameters {
+    Parameters::Register { key: [key; 16], registers_reads: true, before: Some(before) }
+}
+
+/// The nexus of a host that came before.
+fn known(name: &str) -> NexusId {
+    NexusId::new(&format!("{name},i,0x1,target,t,0x1"))
+}
+
+impl World {
+    /// A host that names the life it had before, at the start that this world is of.
+    fn come_back(&mut self, name: &str, key: u8, before: LifeBefore) -> Result<(NexusId, u64), Sense> {
+        let nexus = self.nexus(name);
+        if let Some(sense) = self.order(&nexus, 0, &register_after(key, before)).sense {
+            return Err(sense);
+        }
+        let (_, message) = self.luns.poll_message(&nexus, Waker::noop()).unwrap();
+        Ok((nexus, message.client))
+    }
+
+    /// Fences a client, and waits until its lease is over while `others` renew theirs.
+    fn fence(&mut self, client: u64, others: &[&(NexusId, u64)]) {
+        let administrator = self.nexus("administrator");
+        self.ordered(&administrator, 0, &Parameters::Fence { client });
+        for _ in 0..2 {
+            self.advance(LEASE / 2);
+            others.iter().for_each(|other| self.renew(other));
+        }
+    }
+}
+
+const NOT_RECLAIMABLE: Sense = Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(24);
+
+/// It was frozen, and knows neither that it was fenced nor what others have written since.
+#[test]
+fn who_was_fenced_claims_nothing_back_after_a_start_and_who_was_not_does() {
+    let shelf = Arc::<Shelf>::default();
+    let mut world = World::with(memory(), shelf.options());
+    let (frozen, honest) = (world.life("frozen", 1), world.life("honest", 2));
+    let other = (known("honest"), honest.client);
+    world.fence(frozen.client, &[&other]);
+    let mut world = World::with(memory(), shelf.options());
+    assert_eq!(world.come_back("frozen", 1, frozen), Err(NOT_RECLAIMABLE));
+    let (nexus, client) = world.come_back("honest", 2, honest).unwrap();
+    world.ordered(&nexus, client, &reclaim_unit(1));
+    assert!(matches!(world.messages(&nexus)[..], [.., (_, MessageBody::Granted { request: 1, .. })]));
+    let fresh = world.client("newcomer", 3);
+    assert_eq!(fresh.1 >> 32, 2, "as somebody new it may come");
+}
+
+/// Each of them is refused, whatever comes of the start in between.
+#[test]
+fn who_was_fenced_claims_nothing_back_after_several_starts_either() {
+    let shelf = Arc::<Shelf>::default();
+    let mut world = World::with(memory(), shelf.options());
+    let (frozen, honest, fenced_later) = (world.life("frozen", 1), world.life("honest", 2), world.life("later", 3));
+    let other = (known("honest"), honest.client);
+    let later = (known("later"), fenced_later.client);
+    world.fence(frozen.client, &[&other, &later]);
+    // Nobody is granted anything at the second start: what was held at the first one still counts.
+    let mut world = World::with(memory(), shelf.options());
+    let (_, again) = world.come_back("later", 3, fenced_later).unwrap();
+    let administrator = world.nexus("administrator");
+    world.ordered(&administrator, 0, &Parameters::Fence { client: again });
+    world.settle();
+    let mut world = World::with(memory(), shelf.options());
+    assert_eq!(world.come_back("frozen", 1, frozen), Err(NOT_RECLAIMABLE));
+    assert_eq!(world.come_back("later", 3, fenced_later), Err(NOT_RECLAIMABLE), "by the life that it had claimed");
+    world.come_back("honest", 2, honest).unwrap();
+    // The time for reclaims is over: a client that missed a whole start has nothing any more.
+    for _ in 0..3 {
+        world.advance(LEASE / 2);
+    }
+    let mut world = World::with(memory(), shelf.options());
+    assert_eq!(world.come_back("honest", 2, honest), Err(NOT_RECLAIMABLE));
+}
+
+#[test]
+fn who_left_claims_nothing_back_after_a_start() {
+    let shelf = Arc::<Shelf>::default();
+    let mut world = World::with(memory(), shelf.options());
+    let (gone, _stays) = (world.life("gone", 1), world.life("stays", 2));
+    world.ordered(&known("gone"), gone.client, &Parameters::Leave);
+    world.settle();
+    let mut world = World::with(memory(), shelf.options());
+    assert_eq!(world.come_back("gone", 1, gone), Err(NOT_RECLAIMABLE));
+}
+
+/// A client that comes when all others are gone makes the next start wait again; those of before
+/// are no less gone for that.
+#[test]
+fn who_was_fenced_before_the_unit_was_left_by_all_claims_nothing_back() {
+    let shelf = Arc::<Shelf>::default();
+    let mut world = World::with(memory(), shelf.options());
+    let frozen = world.life("frozen", 1);
+    world.fence(frozen.client, &[]);
+    assert_eq!(shelf.last().longest_lease_ms, None);
+    world.life("later", 2);
+    let mut world = World::with(memory(), shelf.options());
+    assert_eq!(world.come_back("frozen", 1, frozen), Err(NOT_RECLAIMABLE));
+}
+
+/// The target may end at any moment: before the note nothing of the client has passed on, and it may
+/// claim that back; after it, it may not.
+#[test]
+fn that_a_client_was_fenced_is_durable_before_what_it_held_passes_on() {
+    let shelf = Arc::<Shelf>::default();
+    let mut world = World::with(memory(), shelf.options());
+    let frozen = world.life("frozen", 1);
+    world.ordered(&known("frozen"), frozen.client, &lock(1, Resource::File(0), Mode::Exclusive));
+    let other = world.client("other", 2);
+    world.ordered(&other.0, other.1, &lock(1, Resource::File(0), Mode::Exclusive));
+    world.messages(&other.0);
+    shelf.refuse(true);
+    world.fence(frozen.client, &[&other]);
+    assert_eq!(world.messages(&other.0), [], "it waits for the note");
+    let crashed = Arc::<Shelf>::default();
+    crashed.put(shelf.last());
+    let mut after = World::with(memory(), crashed.options());
+    let (nexus, client) = after.come_back("frozen", 1, frozen).unwrap();
+    after.ordered(&nexus, client, &reclaim_unit(1));
+    assert!(matches!(after.messages(&nexus)[..], [.., (_, MessageBody::Granted { request: 1, .. })]));
+    shelf.refuse(false);
+    world.renew(&other);
+    world.advance(Duration::from_secs(2));
+    assert!(matches!(world.messages(&other.0)[..], [(_, MessageBody::Granted { request: 1, .. })]));
+    let mut world = World::with(memory(), shelf.options());
+    assert_eq!(world.come_back("frozen", 1, frozen), Err(NOT_RECLAIMABLE));
+}
+
+/// Of hosts that stay between others that go there are more than can be noted apart.
+#[test]
+fn where_not_every_end_can_be_noted_nobody_claims_anything_back() {
+    let shelf = Arc::<Shelf>::default();
+    let secret = Some(LifeSecret::from_bytes([5; 32]));
+    let spans = (1..=ENDED_SPANS_MAX as u64).map(|index| (1 << 32) + 3 * index + 1_000);
+    let ended = EndedLives::from_spans(spans.map(|life| life..=life));
+    shelf.put(SavedSharing { secret, ended, ..SavedSharing::default() });
+    let options = SharingOptions {
+        saved: SavedSharing { boot_epoch: 1, reclaimable_from: 1, ..shelf.last() },
+        ..shelf.options()
+    };
+    let mut world = World::with(memory(), options);
+    let (honest, frozen) = (world.life("honest", 1), world.life("frozen", 2));
+    let other = (known("honest"), honest.client);
+    world.fence(frozen.client, &[&other]);
+    let mut world = World::with(memory(), shelf.options());
+    assert_eq!(world.come_back("honest", 1, honest), Err(NOT_RECLAIMABLE));
+    world.advance(LEASE);
+    assert!(shelf.last().ended.is_empty(), "those of before can reclaim nothing in any case");
 }
 
 /// Ids of lives are no secret: a report lists them, and the next ones can be guessed.

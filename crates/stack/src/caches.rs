@@ -11,7 +11,8 @@ use base::range::ByteRange;
 use base::units::ByteSize;
 use block::Identity;
 use file::CutNote;
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use store::Tokens;
 use uuid::Uuid;
 
@@ -42,6 +43,18 @@ fn read(file: &Path) -> Result<Option<StoreRecord>> {
 
 fn remove(file: &Path) -> Result<()> {
     record_file::remove(file).map_err(|error| Error::io(file.display(), &error))
+}
+
+/// While this lives the mark of an attach under way is not removed.
+pub(crate) struct MarkInMaking {
+    /// Its note, locked.
+    _file: File,
+}
+
+/// Whether another attach is making the mark of this note.
+fn is_in_making(note: &Path) -> bool {
+    let locked = |file: &File| flock(file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
+    File::open(note).is_ok_and(|file| locked(&file))
 }
 
 /// Name of the file that is locked while a record is changed.
@@ -177,6 +190,31 @@ impl Caches {
         let Some(mark) = &lun.mark else { return Ok(()) };
         let file = self.mark_file(mark);
         record_file::note(&file, lun).map_err(|error| Error::io(file.display(), &error))
+    }
+
+    /// As [`note_released`](Self::note_released), for marks that an attach under way makes: as long as `held` lives no
+    /// other process of this host has them removed, and if this one ends, the next one has. `held` is what was noted of
+    /// them before.
+    ///
+    /// # Errors
+    /// When that cannot be noted.
+    pub(crate) fn note_in_making<'a>(
+        &self,
+        luns: impl Iterator<Item = &'a LunRecord>,
+        held: &mut Vec<MarkInMaking>,
+    ) -> Result<()> {
+        let _changing = self.begin_change()?;
+        held.clear();
+        for lun in luns {
+            self.note_released(lun)?;
+            let Some(mark) = &lun.mark else { continue };
+            let path = self.mark_file(mark);
+            let file = File::open(&path).map_err(|error| Error::io(path.display(), &error))?;
+            // Who asks whether it is in making has the lock of the list.
+            let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
+            held.push(MarkInMaking { _file: file });
+        }
+        Ok(())
     }
 
     /// Notes a new state of a mark of the store at `place`, if that still has it.
@@ -360,12 +398,17 @@ impl Caches {
         Ok(records)
     }
 
-    /// The marks of the LUN `identity` that belong to no store any more.
+    /// The marks of the LUN `identity` that belong to no store any more, and to none that is about to be opened.
     ///
     /// # Errors
     /// When the folder cannot be read; a malformed file is ignored.
     pub fn released_marks(&self, identity: &Identity) -> Result<Vec<MarkRecord>> {
-        let files = self.files(MARK_EXTENSION)?;
+        let mut files = self.files(MARK_EXTENSION)?;
+        if files.is_empty() {
+            return Ok(Vec::new());
+        }
+        let _changing = self.begin_change()?;
+        files.retain(|path| !is_in_making(path));
         let texts = files.iter().filter_map(|path| record_file::read(path).ok().flatten());
         let luns = texts.filter_map(|text| serde_json::from_slice::<LunRecord>(&text).ok());
         let mut released: Vec<MarkRecord> = luns.filter(|lun| lun.is(identity)).filter_map(|lun| lun.mark).collect();

@@ -31,7 +31,8 @@
 //! ```
 //! A crash between two steps leaves the mark as it was, or with more changes in it: the next attach
 //! gets the report again. A store without a record has no mark before it is open: a mark that is
-//! made for it is noted as owned by no store until then, and removed if the attach fails.
+//! made for it is noted as owned by no store until then, and removed if the attach fails. The note is
+//! locked meanwhile, so that no other attachment of this host takes the mark for one that nobody needs.
 
 use block::device::Device;
 use block::{ByteRange, Identity};
@@ -40,7 +41,7 @@ use initiator::Mark;
 use store::Tokens;
 use uuid::Uuid;
 
-use crate::caches::{Caches, LunRecord, MarkRecord, MarkStage, StoreRecord};
+use crate::caches::{Caches, LunRecord, MarkInMaking, MarkRecord, MarkStage, StoreRecord};
 use crate::content::uuid_at;
 use crate::error::{Error, Failure, Result};
 use crate::held_marks::HeldMarks;
@@ -109,6 +110,8 @@ pub(crate) struct Assessed {
     tokens: Tokens,
     /// Whether the user takes the store whatever copy of it it is.
     is_any_copy_taken: bool,
+    /// The new marks, until they are of the open store.
+    in_making: Vec<MarkInMaking>,
 }
 
 /// Finds out what other hosts changed in the LUNs since the store at `place` was closed, and holds
@@ -177,6 +180,7 @@ async fn assess_last(
         why: String::new(),
         tokens: draw_tokens(),
         is_any_copy_taken: promise.overwrites_changes,
+        in_making: Vec::new(),
     };
     let is_expected = |lun: &LunRecord| lun.mark.as_ref().is_some_and(|mark| mark.stage() != MarkStage::New);
     assessed.was_marked = record.is_none() || assessed.luns.iter().any(is_expected);
@@ -363,12 +367,18 @@ impl Assessed {
     /// Notes the marks durably. A LUN whose target has none of its store may be a copy of that LUN: the
     /// record keeps the mark that was `remembered` until the store is open, which may be refused, and
     /// no store owns the new one.
-    fn remember(&self, caches: &Caches, record: Option<&StoreRecord>, remembered: &[Option<MarkRecord>]) -> Result<()> {
+    fn remember(
+        &mut self,
+        caches: &Caches,
+        record: Option<&StoreRecord>,
+        remembered: &[Option<MarkRecord>],
+    ) -> Result<()> {
         let is_new = |lun: &LunRecord, old: &Option<MarkRecord>| {
             lun.mark.as_ref().map(MarkRecord::id) != old.as_ref().map(MarkRecord::id)
         };
         let both = || self.luns.iter().zip(remembered);
-        both().filter(|(lun, old)| is_new(lun, old)).try_for_each(|(lun, _)| caches.note_released(lun))?;
+        let new = both().filter(|(lun, old)| is_new(lun, old)).map(|(lun, _)| lun);
+        caches.note_in_making(new, &mut self.in_making)?;
         let Some(record) = record else { return Ok(()) };
         // Only opening shows whether the store is of these LUNs alone: the marks of others stay
         // recorded.

@@ -22,7 +22,7 @@ use base::clock::Clock;
 use block::SharedDevice;
 use ext2::{OpenOptions, Timestamp};
 use file::{FileDevice, FileOptions};
-use front::{Volume, VolumeOptions};
+use front::{Volume, VolumeOptions, make_mountable};
 use sharedfs::{Hosts, Mounted, Redo, SharedBlocks};
 use tokio::sync::watch::Sender;
 
@@ -33,7 +33,7 @@ use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::freshness::note_writable_opening;
 use crate::fronts::MOUNTABLE;
-use crate::limits::MOUNT_CACHE_BYTES;
+use crate::limits::{CLOSE_TIME_MAX, MOUNT_CACHE_BYTES};
 use crate::login::attachment_isid;
 use crate::newest_data;
 use crate::paths::{Paths, check_name};
@@ -100,13 +100,27 @@ impl Mount {
         };
         check_name(&name)?;
         let control = ControlServer::bind_as(paths, &name)?;
+        // Before other hosts are kept waiting.
+        make_mountable(&config.directory).map_err(|error| cannot_mount_over(&config.directory, &error))?;
         let opened = open_source(&config, &name, paths, &control, signal.as_mut()).await?;
         let Some(source) = opened else { return Ok(None) };
-        tokio::select! {
+        let opened = tokio::select! {
             biased;
             // A repair that is left in the middle leaves the file system no worse.
-            () = signal => Ok(None),
-            parts = MountParts::open(config, name, source, paths) => Ok(Some(Self { parts: Rc::new(parts?), control })),
+            () = signal => None,
+            opened = Opened::open(&config, &name, &source, paths) => Some(opened),
+        };
+        match opened {
+            Some(Ok(opened)) => {
+                let parts = Rc::new(MountParts::new(config, name, source, opened));
+                Ok(Some(Self { parts, control }))
+            }
+            refused => {
+                if let Some(remotes) = &source.remotes {
+                    leave(remotes).await;
+                }
+                refused.transpose().map(|_| None)
+            }
         }
     }
 
@@ -150,15 +164,23 @@ impl Mount {
     }
 }
 
-impl MountParts {
-    async fn open(config: MountConfig, name: String, source: Source, paths: &Paths) -> Result<Self> {
+/// What is opened over a source.
+struct Opened {
+    file_system: Arc<Mounted>,
+    volume: Volume<SharedBlocks<Redo>>,
+    mark: Option<MountMark>,
+}
+
+impl Opened {
+    async fn open(config: &MountConfig, name: &str, source: &Source, paths: &Paths) -> Result<Self> {
         let MountConfig { source: source_name, directory, is_read_only, is_shared, .. } = config;
-        let Source { device, remotes, lock } = source;
+        let (is_read_only, is_shared) = (*is_read_only, *is_shared);
+        let Source { device, remotes, .. } = source;
         let caches = Caches::open(paths)?;
         // First of all: a LUN that is not there now is not mounted without. Where hosts share it, the lock tells what
         // others may have changed.
-        let mark = match &remotes {
-            Some(remotes) if !is_read_only && !is_shared => Some(MountMark::take(&name, remotes, caches).await?),
+        let mark = match remotes {
+            Some(remotes) if !is_read_only && !is_shared => Some(MountMark::take(name, remotes, caches).await?),
             Some(_) | None => None,
         };
         let hosts = match is_shared {
@@ -166,26 +188,48 @@ impl MountParts {
             false => None,
         };
         let options = VolumeOptions { is_read_only, is_shared, source: source_name.clone() };
-        let mounted = mounted(&device, &directory, hosts, &options).await;
-        if let (Err(_), Some(mark), Some(remotes)) = (&mounted, &mark, &remotes) {
+        let mounted = mounted(device, directory, hosts, &options).await;
+        if let (Err(_), Some(mark), Some(remotes)) = (&mounted, &mark, remotes) {
             mark.give_up(remotes).await;
         }
         let (file_system, volume) = mounted?;
-        Ok(Self {
+        Ok(Self { file_system, volume, mark })
+    }
+}
+
+/// Logs out, and as a client of a shared LUN leaves: what it holds is others' at once, and nobody waits until it counts as
+/// dead.
+async fn leave(remotes: &Remotes) {
+    match tokio::time::timeout(CLOSE_TIME_MAX, remotes.close()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "the session was not closed in order"),
+        Err(_) => tracing::warn!("the target does not answer: the session is not closed in order"),
+    }
+}
+
+fn cannot_mount_over(directory: &Path, error: &std::io::Error) -> Error {
+    Error::io(format!("cannot mount over {}", directory.display()), error)
+}
+
+impl MountParts {
+    fn new(config: MountConfig, name: String, source: Source, opened: Opened) -> Self {
+        let Source { device, remotes, lock } = source;
+        let Opened { file_system, volume, mark } = opened;
+        Self {
             ending_time: EndingTime::new(&name),
             is_committed: Cell::new(false),
             name,
-            source: source_name,
-            directory,
+            source: config.source,
+            directory: config.directory,
             file_system,
             volume,
             device,
             remotes,
             mark,
-            is_read_only,
+            is_read_only: config.is_read_only,
             ended: Sender::new(None),
             _lock: lock,
-        })
+        }
     }
 
     /// From the first request to the end.
@@ -338,28 +382,39 @@ async fn mounted(
         Ok(volume) => Ok((file_system, volume)),
         Err(error) => {
             sharedfs::close(&file_system).await?;
-            Err(Error::io(format!("cannot mount over {}", directory.display()), &error))
+            Err(cannot_mount_over(directory, &error))
         }
     }
 }
 
 /// Opens a logical unit that no other process of this host uses, unless each of them shares it.
 async fn open_unit(config: &MountConfig, remotes: Remotes, name: &str, paths: &Paths) -> Result<Source> {
+    match check_unit(config, &remotes, name, paths).await {
+        Ok(lock) => Ok(Source { device: remotes.device(), remotes: Some(remotes), lock: Some(lock) }),
+        Err(error) => {
+            leave(&remotes).await;
+            Err(error)
+        }
+    }
+}
+
+/// Checks that it may be mounted, and locks it.
+async fn check_unit(config: &MountConfig, remotes: &Remotes, name: &str, paths: &Paths) -> Result<UnitLock> {
     let identity = remotes.identity();
     if !config.is_shared {
-        sharing::check_alone(&remotes)?;
+        sharing::check_alone(remotes)?;
     }
     let lock = match config.is_read_only || config.is_shared {
         true => UnitLock::share(paths, std::slice::from_ref(&identity), name)?,
         false => UnitLock::acquire(paths, std::slice::from_ref(&identity), name)?,
     };
     let (registry, caches) = (Registry::open(paths)?, Caches::open(paths)?);
-    newest_data::check(&remotes, (&registry, &caches), &[], system_clock()?.as_ref()).await?;
+    newest_data::check(remotes, (&registry, &caches), &[], system_clock()?.as_ref()).await?;
     if !config.is_read_only {
         // Before the first write: unattached caches of this host have old data from then on.
         note_writable_opening(&caches, &remotes.identities(), &[])?;
     }
-    Ok(Source { device: remotes.device(), remotes: Some(remotes), lock: Some(lock) })
+    Ok(lock)
 }
 
 /// Logs in, repeatedly where waiting for the target is wanted.
@@ -384,7 +439,62 @@ async fn connect(
 
 #[cfg(test)]
 mod tests {
+    use scsi::sharing::report::ReportRecord;
+
     use super::*;
+    use crate::test_target;
+
+    /// Other hosts would wait until it counts as dead.
+    #[tokio::test]
+    async fn a_shared_mount_that_is_refused_or_interrupted_has_left_and_nobody_is_fenced() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
+        let identity = block::Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
+        let lun = Arc::new(block::memory::MemoryDevice::new(16 << 20, identity));
+        let marks = Arc::new(logical_unit::MemoryChanges);
+        let address = test_target::serve_shared(lun, marks, system_clock().unwrap());
+        let other = test_target::connect(address, "other", None, true).await;
+        let known = || async {
+            let records = other.member_luns()[0].luns[0].sharing_report().await.unwrap();
+            let is_client =
+                |record: &&ReportRecord| matches!(record, ReportRecord::Client { .. } | ReportRecord::Fenced { .. });
+            records.iter().filter(is_client).count()
+        };
+        let config = |directory: PathBuf| MountConfig {
+            source: format!("iscsi://{address}/{}/0", test_target::IQN),
+            directory,
+            name: Some("files".to_owned()),
+            is_read_only: false,
+            is_shared: true,
+            waits_for_target: false,
+            settings: Settings::default(),
+        };
+        let there = directory.path().join("there");
+        std::fs::create_dir(&there).unwrap();
+        let refused = Mount::start(config(directory.path().join("none")), &paths, pending()).await.err().unwrap();
+        assert!(refused.to_string().contains("cannot mount over"), "{refused}");
+        // It takes the lock first, and finds no file system.
+        Mount::start(config(there.clone()), &paths, pending()).await.err().unwrap();
+        assert_eq!(known().await, 1, "the other host alone");
+        // Another one has the lock.
+        let settings = Settings::default();
+        let mut holder = RemotesConfig::of(&config(there.clone()).source, &settings).unwrap();
+        holder.remotes.iter_mut().for_each(|remote| (remote.is_shared, remote.holds_whole) = (true, true));
+        let clock: Arc<dyn Clock> = system_clock().unwrap();
+        let holder = holder.connect(&clock).await.unwrap();
+        let grants = holder.device().copies().unwrap().grants().unwrap().clone();
+        let all = block::ByteRange { offset: 0, length: 1 };
+        grants.acquire(all, block::grants::Right::Change).await;
+        let _used = grants.use_to_write(all).unwrap();
+        let interrupted = async {
+            while known().await < 3 {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        };
+        let started = Mount::start(config(there), &paths, interrupted).await.unwrap();
+        assert!(started.is_none());
+        assert_eq!(known().await, 2, "the other host and the holder");
+    }
 
     #[test]
     fn what_is_not_there_is_refused_with_what_a_mount_takes() {

@@ -11,8 +11,9 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use logical_unit::change_marks::Saving;
+use logical_unit::limits::ENDED_SPANS_MAX;
 use logical_unit::sharing::proof::SECRET_BYTES;
-use logical_unit::{LifeSecret, SavedSharing, SharingStore};
+use logical_unit::{EndedLives, LifeSecret, SavedSharing, SharingStore};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Failure, Result};
@@ -35,13 +36,18 @@ struct Record {
     /// In hexadecimal; `None` in a file of an older release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
+    /// First and last of the lives that have ended, each as the start and the registration in it; not in a file of an
+    /// older release.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    ended: Vec<[(u32, u32); 2]>,
 }
 
 impl Record {
     fn new(serial: &str, saved: SavedSharing) -> Self {
-        let SavedSharing { boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes, secret } = saved;
+        let SavedSharing { boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes, secret, ended } = saved;
         let (serial, secret) = (serial.to_owned(), secret.map(|secret| to_hex(&secret.bytes())));
-        Self { version: 1, serial, boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes, secret }
+        let ended = ended.spans().map(|span| [*span.start(), *span.end()].map(numbers_of)).collect();
+        Self { version: 1, serial, boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes, secret, ended }
     }
 }
 
@@ -66,7 +72,7 @@ impl SharingFile {
             drawn.map_err(|error| Error::new(Failure::Other, format!("no random numbers: {error}")))?;
             saved.secret = Some(LifeSecret::from_bytes(bytes));
         }
-        let written = replace(&file.path, &Record::new(&file.serial, saved));
+        let written = replace(&file.path, &Record::new(&file.serial, saved.clone()));
         written.map_err(|error| Error::io(format!("cannot write {}", file.path.display()), &error))?;
         Ok((file, saved))
     }
@@ -89,14 +95,28 @@ impl SharingFile {
         if record.serial != self.serial {
             return Ok(SavedSharing::default());
         }
-        let Record { boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes, secret, .. } = record;
+        let Record { boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes, secret, ended, .. } = record;
         if boot_epoch == u32::MAX || reclaimable_from > boot_epoch {
             return Err(damaged(&"the numbers of its starts cannot be"));
         }
         let secret = secret.map(|text| from_hex(&text).ok_or_else(|| damaged(&"its secret is none"))).transpose()?;
         let secret = secret.map(LifeSecret::from_bytes);
-        Ok(SavedSharing { boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes, secret })
+        if ended.iter().any(|[first, last]| first > last) || ended.len() > ENDED_SPANS_MAX {
+            return Err(damaged(&"the lives that have ended cannot be"));
+        }
+        let spans = ended.into_iter().map(|ends| ends.map(life_of)).map(|[first, last]| first..=last);
+        let ended = EndedLives::from_spans(spans);
+        Ok(SavedSharing { boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes, secret, ended })
     }
+}
+
+/// The start at which a life began, and the number of its registration.
+fn numbers_of(life: u64) -> (u32, u32) {
+    ((life >> 32) as u32, life as u32)
+}
+
+fn life_of((start, registration): (u32, u32)) -> u64 {
+    u64::from(start) << 32 | u64::from(registration)
 }
 
 fn to_hex(bytes: &[u8; SECRET_BYTES]) -> String {
@@ -140,7 +160,7 @@ mod tests {
         assert!(secret.is_some());
         let new = SavedSharing { boot_epoch: 1, reclaimable_from: 1, secret, ..SavedSharing::default() };
         assert_eq!(first, new);
-        file.save(SavedSharing { longest_lease_ms: Some(10_000), ..first }).await.unwrap();
+        file.save(SavedSharing { longest_lease_ms: Some(10_000), ..first.clone() }).await.unwrap();
         let (_, second) = open(&image).unwrap();
         assert_eq!(second, SavedSharing { boot_epoch: 2, longest_lease_ms: Some(10_000), ..first });
         fs::remove_file(directory.path().join("a.img.forebay")).unwrap();
@@ -162,6 +182,26 @@ mod tests {
         assert_eq!(open(&image).unwrap().1.secret, second.secret);
     }
 
+    /// A file of a release that noted none: whoever was there before may claim back.
+    #[tokio::test]
+    async fn lives_that_have_ended_are_known_at_the_next_start_and_a_file_without_any_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let image = directory.path().join("a.img");
+        let (file, first) = open(&image).unwrap();
+        let ended =
+            EndedLives::from_spans([(1, 3), (5, 5)].map(|(first, last)| life_of((1, first))..=life_of((1, last))));
+        let held = SavedSharing { longest_lease_ms: Some(10_000), ended: ended.clone(), ..first };
+        file.save(held.clone()).await.unwrap();
+        let text: String = fs::read_to_string(&file.path).unwrap().split_whitespace().collect();
+        assert!(text.contains(r#""ended":[[[1,1],[1,3]],[[1,5],[1,5]]]"#), "{text}");
+        assert_eq!(open(&image).unwrap().1.ended, ended);
+        file.save(SavedSharing { ended: EndedLives::default(), ..held.clone() }).await.unwrap();
+        assert!(!fs::read_to_string(&file.path).unwrap().contains("ended"), "as it was before");
+        assert!(open(&image).unwrap().1.ended.is_empty());
+        file.save(SavedSharing { longest_lease_ms: None, ..held }).await.unwrap();
+        assert!(open(&image).unwrap().1.ended.is_empty(), "nobody can reclaim anything");
+    }
+
     #[test]
     fn what_is_damaged_is_said_and_not_taken_for_the_first_start() {
         let directory = tempfile::tempdir().unwrap();
@@ -175,6 +215,7 @@ mod tests {
             &text.replace(": 1,", ": 4294967295,"),
             &text.replace("\"secret\": \"", "\"secret\": \"0"),
             &text.replace("\"secret\": \"", "\"secret\": \"x"),
+            &text.replace("\"secret\"", "\"ended\": [[[1, 2], [1, 1]]], \"secret\""),
         ] {
             fs::write(&path, damaged).unwrap();
             let error = open(&image).map(|_| ()).unwrap_err();

@@ -40,6 +40,22 @@ pub struct Volume<B: Blocks> {
     directory: PathBuf,
 }
 
+/// Checks that a file system can be mounted over a directory. A mount that a killed process left
+/// there is unmounted.
+///
+/// # Errors
+/// As [`Volume::mount`].
+pub fn make_mountable(directory: &Path) -> io::Result<()> {
+    check_kernel()?;
+    if is_left_behind(directory) {
+        detach(directory)?;
+    }
+    if !std::fs::metadata(directory)?.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is no directory"));
+    }
+    Ok(())
+}
+
 impl<B: Blocks> Volume<B> {
     /// Mounts `file_system` over a directory. A mount that a killed process left there is unmounted
     /// first. It is served on the calling runtime. `copies`: those of the device, where hosts share it.
@@ -52,13 +68,7 @@ impl<B: Blocks> Volume<B> {
         options: &VolumeOptions,
         copies: Option<Copies>,
     ) -> io::Result<Self> {
-        check_kernel()?;
-        if is_left_behind(directory) {
-            detach(directory)?;
-        }
-        if !std::fs::metadata(directory)?.is_dir() {
-            return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is no directory"));
-        }
+        make_mountable(directory)?;
         let kept = copies.map(KeptAttributes::of);
         let tree = Arc::new(Tree::new(file_system, View { is_shared: options.is_shared }, kept));
         let mut config = Config::default();

@@ -135,10 +135,13 @@ impl Sharing {
     }
 
     /// Why a mutation must wait: its range was held alone, and may be another host's by now. It waits until the range
-    /// is reclaimed, and fails if it is lost.
+    /// is reclaimed, and fails if it is lost, or if that was so since it came.
     pub(super) fn obstacle(&self, job: &Job) -> Option<Standing> {
-        let grants = self.shared.copies().and_then(Copies::grants)?;
-        if job.is_mutation() { grants.obstacle(job.range()) } else { None }
+        let grants = self.shared.copies().and_then(Copies::grants).filter(|_| job.is_mutation())?;
+        match job.tenure {
+            Some(_) if grants.whole_tenure() != job.tenure => Some(Standing::Lost),
+            _ => grants.obstacle(job.range()),
+        }
     }
 
     /// Unregisters from a shared LUN. Returns whether that is complete.

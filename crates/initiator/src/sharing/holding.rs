@@ -212,13 +212,26 @@ impl Holding {
         }
     }
 
-    /// Notes that a lock is lost. Returns whether dirty data is lost with it, because reclaiming it
-    /// failed.
+    /// Begins to give up a lock that could not be reclaimed. The whole unit is lost until no request of the layers above
+    /// uses it any more: what such a request goes on to write must not follow what others have written. Returns the
+    /// wait for that.
+    pub(super) fn begin_giving_up(&self, resource: Resource) -> Option<Dropped> {
+        let grants = self.grants().filter(|grants| grants.is_whole())?;
+        let part = part_of(grants, resource).filter(|part| grants.standing(*part) == Some(Standing::Claimed))?;
+        grants.set(part, Standing::Lost);
+        let (grants, range) = (grants.clone(), grants.range_of(part));
+        Some(Box::pin(async move { grants.unused(range).await }))
+    }
+
+    /// Notes that a lock is lost, because reclaiming it failed. Returns whether dirty data is lost with it.
     #[must_use]
     pub(super) fn give_up(&mut self, resource: Resource) -> bool {
         let Some(grants) = self.grants() else { return false };
-        let is_claimed = |part: &u64| grants.standing(*part) == Some(Standing::Claimed);
-        let Some(part) = part_of(grants, resource).filter(is_claimed) else { return false };
+        let is_given_up = |part: &u64| match grants.is_whole() {
+            true => grants.standing(*part) == Some(Standing::Lost),
+            false => grants.standing(*part) == Some(Standing::Claimed),
+        };
+        let Some(part) = part_of(grants, resource).filter(is_given_up) else { return false };
         if self.copies.are_dirty(grants.range_of(part)) {
             grants.set(part, Standing::Lost);
             return true;

@@ -342,6 +342,7 @@ impl Member {
             (None, HolderOutput::Purge(range)) => Some(self.copies.revoke(self.bytes(*range))),
             (None, HolderOutput::PurgeAll) => Some(self.copies.revoke(ByteRange { offset: 0, length: u64::MAX })),
             (None, HolderOutput::Over(_)) => Some(self.holding.drop_all()),
+            (None, HolderOutput::GiveUp(resource, _)) => self.holding.begin_giving_up(*resource),
             _ => None,
         };
         if let Some(mut dropping) = dropping

@@ -6,6 +6,9 @@
 //! flushed: the next holder of a lock could read what a client wrote and did not flush before it
 //! died, and a loss of power must not take that away. The same happens after a start, before locks
 //! are granted that former clients did not reclaim.
+//!
+//! Then the end of the client's life is made durable, before anything passes on: it may not know of
+//! it, and must not reclaim after a start what others have had since ([`ended`](super::ended)).
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -50,6 +53,7 @@ impl Sharing {
                 workers.spawn(async move {
                     drop(ranges.exclusive(ByteRange { offset: 0, length: u64::MAX }).await);
                     flush(&device).await;
+                    sharing.keep_end(client).await;
                     sharing.with(|state, now| state.manager.fenced(now, client));
                 });
             }
@@ -93,14 +97,45 @@ impl Sharing {
     /// then no other lock is granted.
     async fn keep_grace_end(&self, epoch: BootEpoch) {
         let _turn = self.turns.exclusive(TURN).await;
-        let saved = self.with(|state, _| SavedSharing { reclaimable_from: epoch.0, ..state.saved });
-        while !self.save(saved).await {
+        let mut saved = self.with(|state, _| SavedSharing { reclaimable_from: epoch.0, ..state.saved.clone() });
+        saved.ended.forget_before(epoch);
+        while !self.save(saved.clone()).await {
             self.clock.sleep(SAVING_RETRY_INTERVAL).await;
         }
         self.with(|state, now| {
-            state.saved.reclaimable_from = epoch.0;
+            state.saved = saved;
             state.manager.grace_end_kept(now);
         });
+    }
+
+    /// Makes durable that the life of a client has ended, and with it the one whose locks it could
+    /// reclaim.
+    async fn keep_end(&self, client: ClientId) {
+        while !self.try_keep_end(client).await {
+            self.clock.sleep(SAVING_RETRY_INTERVAL).await;
+        }
+    }
+
+    async fn try_keep_end(&self, client: ClientId) -> bool {
+        let _turn = self.turns.exclusive(TURN).await;
+        let (mut saved, previous) = self.with(|state, _| {
+            let registered = state.manager.clients().all().find(|(registered, _)| *registered == client);
+            (state.saved.clone(), registered.and_then(|(_, found)| found.previous))
+        });
+        let lives = previous.into_iter().chain([client]);
+        // Each is added, also when there was no room for the one before.
+        let has_room = lives.fold(true, |has_room, life| saved.ended.add(life) && has_room);
+        let is_saved = self.save(saved.clone()).await;
+        if is_saved {
+            self.with(|state, _| state.saved = saved);
+        }
+        if is_saved && !has_room {
+            tracing::warn!(
+                "too many clients of a shared unit have ended for each to be noted: after the next start of the target \
+                 no client of before claims anything back"
+            );
+        }
+        is_saved
     }
 
     /// Makes durable that no client can hold a lock: the next start need not wait for any. A client
@@ -110,8 +145,8 @@ impl Sharing {
         let saved = self.with(|state, _| {
             let forgets = state.is_lease_forgotten();
             forgets.then(|| {
-                state.saved = SavedSharing { longest_lease_ms: None, may_lack_writes: false, ..state.saved };
-                state.saved
+                (state.saved.longest_lease_ms, state.saved.may_lack_writes) = (None, false);
+                state.saved.clone()
             })
         });
         if let Some(saved) = saved {

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`settings`] | [`SharingOptions`]: times, and the store for what outlives a start |
 //! | [`store`] | [`SharingStore`], [`SavedSharing`] |
+//! | [`ended`] | [`EndedLives`]: the lives that nobody may reclaim from |
 //! | [`proof`] | the code by which a client proves after a start that an earlier life was its own |
 //! | `wire` | converts between the lock manager's types and the wire's |
 //! | `shares` | what the clients hold in all, and how much of it a host may have |
@@ -21,6 +22,7 @@
 //! | `watch` | notices that the target itself was not run for a while |
 
 mod driver;
+pub mod ended;
 mod orders;
 mod passage;
 pub mod proof;
@@ -33,6 +35,7 @@ pub mod store;
 mod watch;
 mod wire;
 
+pub use ended::EndedLives;
 pub(crate) use orders::Registering;
 pub(crate) use passage::{Direction, Passage};
 pub use proof::LifeSecret;

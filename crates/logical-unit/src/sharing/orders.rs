@@ -54,11 +54,12 @@ impl Registering {
     pub(crate) async fn keep_lease(&self) -> Result<(), Failure> {
         let sharing = &self.0;
         let _turn = sharing.turns.exclusive(TURN).await;
-        let saved = sharing.with(|state, _| SavedSharing { longest_lease_ms: Some(sharing.lease_ms), ..state.saved });
+        let saved =
+            sharing.with(|state, _| SavedSharing { longest_lease_ms: Some(sharing.lease_ms), ..state.saved.clone() });
         if let Some(store) = &sharing.store {
             store.save(saved).await.map_err(|error| cannot_save(&error))?;
         }
-        sharing.with(|state, _| state.saved.longest_lease_ms = saved.longest_lease_ms);
+        sharing.with(|state, _| state.saved.longest_lease_ms = Some(sharing.lease_ms));
         Ok(())
     }
 }
@@ -85,7 +86,7 @@ impl Sharing {
     /// The failure for the initiator if it cannot be saved.
     pub(crate) async fn keep_delays(&self) -> Result<(), Failure> {
         let _turn = self.turns.exclusive(TURN).await;
-        let saved = self.with(|state, _| SavedSharing { may_lack_writes: true, ..state.saved });
+        let saved = self.with(|state, _| SavedSharing { may_lack_writes: true, ..state.saved.clone() });
         if let Some(store) = &self.store {
             store.save(saved).await.map_err(|error| cannot_save(&error))?;
         }
@@ -167,12 +168,17 @@ impl State {
         Ok(())
     }
 
-    /// Checks the proof that a life before the start was the registrant's own. Ids alone are no
-    /// proof: a report lists them all.
+    /// Checks the proof that a life before the start was the registrant's own, and that it did not
+    /// end before that. Ids alone are no proof: a report lists them all.
     fn proven(&self, LifeBefore { client, proof }: LifeBefore) -> Result<ClientId, Failure> {
         let client = ClientId::from_bits(client);
-        let is_its = self.saved.secret.is_some_and(|secret| secret.proves(client, &proof));
-        if is_its { Ok(client) } else { Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(32).into()) }
+        if !self.saved.secret.is_some_and(|secret| secret.proves(client, &proof)) {
+            return Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(32).into());
+        }
+        if self.saved.ended.contains(client) {
+            return Err(failure(&LockError::NotReclaimable(client), 24));
+        }
+        Ok(client)
     }
 
     /// Gives a nexus to a client. Another client that owned it loses this path; a client that loses

@@ -111,7 +111,7 @@ impl State {
             fences: Refusals::default(),
             fenced_keys: VecDeque::new(),
             grace_end: None,
-            saved: options.saved,
+            saved: options.saved.clone(),
             registering: 0,
             untaken_max: options.untaken_max,
             shares: Shares::new(options),

@@ -5,11 +5,12 @@ use std::time::Duration;
 use locks::identity::BootEpoch;
 use locks::settings::Start;
 
+use super::ended::EndedLives;
 use super::proof::LifeSecret;
 use crate::change_marks::Saving;
 
 /// The durable state, kept beside the reservations. Grants are not part of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavedSharing {
     /// The epoch of the last start; zero before the first.
     pub boot_epoch: u32,
@@ -22,6 +23,8 @@ pub struct SavedSharing {
     /// The secret of the clients' proofs; `None` where no client can reclaim anything after the
     /// next start.
     pub secret: Option<LifeSecret>,
+    /// The lives that have ended, of all starts from which something may still be reclaimed.
+    pub ended: EndedLives,
 }
 
 impl SavedSharing {
@@ -30,7 +33,10 @@ impl SavedSharing {
     pub fn next_start(self) -> Self {
         let boot_epoch = self.boot_epoch.saturating_add(1);
         let is_reclaimable = self.longest_lease_ms.is_some() && self.reclaimable_from > 0;
-        Self { boot_epoch, reclaimable_from: if is_reclaimable { self.reclaimable_from } else { boot_epoch }, ..self }
+        match is_reclaimable {
+            true => Self { boot_epoch, ..self },
+            false => Self { boot_epoch, reclaimable_from: boot_epoch, ended: EndedLives::default(), ..self },
+        }
     }
 
     pub(super) fn start(&self) -> Start {

@@ -712,6 +712,7 @@ async fn an_attach_that_is_refused_at_a_copy_of_the_lun_leaves_the_mark_of_the_l
         let assessed = host.assess(&remotes).await;
         assert_eq!(assessed.changed(), everything(), "what is dirty is refused");
         assert_eq!(host.mark(), before);
+        drop(assessed);
         release_refused(&remotes, &host.caches).await;
         assert!(remotes.member_luns()[0].luns[0].marks().await.unwrap().is_empty(), "nobody needs one there");
     }

@@ -485,11 +485,11 @@ fn live_for(member: &mut Member, from: Instant, time: Duration) -> (Instant, Vec
     while now < from + time && member.over().is_none() {
         now = now + Duration::from_millis(500);
         poll_at(member, now);
-        while let Some((number, order)) = member.next_order(now) {
+        while let Some((number, order)) = member.next_order(now, ONE) {
             if let Parameters::Lock { request, .. } = order.parameters {
                 requests.push(request);
             }
-            member.handle_answer(now, number, Answer::Done);
+            member.handle_answer(now, ONE, number, Answer::Done);
             poll_at(member, now);
         }
     }
@@ -507,7 +507,7 @@ fn asking() -> Member {
 fn a_target_that_takes_a_request_for_a_lock_and_says_nothing_is_not_waited_for() {
     let mut member = asking();
     let (now, requests) = live_for(&mut member, NOW, answer_time() - Duration::from_secs(1));
-    assert!(requests.len() == 1 && member.over().is_none() && member.may_issue(now), "it may still say so");
+    assert!(requests.len() == 1 && member.over().is_none() && member.may_issue(now, ONE), "it may still say so");
     live_for(&mut member, now, Duration::from_secs(3));
     assert!(member.over().is_some_and(|error| error.to_string().contains("has said nothing")));
     assert!(!member.copies().may_use() && standing(&member).is_none());
@@ -521,7 +521,7 @@ fn a_target_that_says_that_a_request_waits_is_believed_as_long_as_it_says_so() {
     let (mut now, requests) = live_for(&mut member, NOW, Duration::from_secs(1));
     let [request] = requests[..] else { panic!("{requests:?}") };
     for number in 2..5 {
-        member.handle_message(now, &message(CLIENT, number, MessageBody::Queued { request }));
+        member.handle_message(now, ONE, &message(CLIENT, number, MessageBody::Queued { request }));
         let asked_again;
         (now, asked_again) = live_for(&mut member, now, answer_time() + Duration::from_secs(1));
         assert_eq!(asked_again, [request]);
@@ -534,8 +534,8 @@ fn a_target_that_says_that_a_request_waits_is_believed_as_long_as_it_says_so() {
 #[test]
 fn a_target_that_takes_a_claim_and_says_nothing_is_not_waited_for() {
     let (mut member, _, second) = reclaiming();
-    let claim = member.under_way.keys().next().copied().expect("it is under way");
-    member.handle_answer(NOW, claim, Answer::Done);
+    let claim = member.paths.get(ONE).expect("it has a path").under_way.keys().next().copied().expect("it is under way");
+    member.handle_answer(NOW, ONE, claim, Answer::Done);
     live_for(&mut member, NOW, answer_time() + Duration::from_secs(1));
     assert!(member.over().is_some() && standing(&member) == Some(GrantStanding::Lost));
     assert_eq!(member.client, Some(ClientId::from_bits(second)));
@@ -556,12 +556,12 @@ fn an_answer_that_comes_in_time_or_in_another_session_is_in_time() {
     let mut member = asking();
     let (now, requests) = live_for(&mut member, NOW, answer_time() - Duration::from_secs(1));
     let [request] = requests[..] else { panic!("{requests:?}") };
-    member.end_session();
-    member.begin_session(now);
+    member.end_session(now, ONE);
+    member.begin_session(now, ONE);
     rejoin(&mut member, now, 2);
     let (now, again) = live_for(&mut member, now, answer_time() - Duration::from_secs(1));
     assert_eq!(again, [request]);
-    member.handle_message(now, &message(CLIENT, 3, granted(request, 0)));
+    member.handle_message(now, ONE, &message(CLIENT, 3, granted(request, 0)));
     let (now, _) = live_for(&mut member, now, 2 * answer_time());
-    assert!(member.may_issue(now) && standing(&member) == Some(GrantStanding::Held));
+    assert!(member.may_issue(now, ONE) && standing(&member) == Some(GrantStanding::Held));
 }

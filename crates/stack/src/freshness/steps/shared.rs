@@ -128,3 +128,24 @@ async fn a_promise_of_before_does_not_count_while_the_lun_is_shared_nor_afterwar
     let record = host.caches.find(&host.place).unwrap().unwrap();
     assert!(!record.is_exclusive && record.is_stale);
 }
+
+/// Two attachments of one host begin at once: the one has its mark made, and its store is not open yet.
+#[tokio::test]
+async fn an_attach_does_not_forget_the_mark_that_another_one_is_making() {
+    let host = Host::new(serve_shared());
+    let (one, two) = (host.connect_as("own", true).await, host.connect_as("own", true).await);
+    let lun = Arc::clone(&one.member_luns()[0].luns[0]);
+    let assessed = host.assess_shared(&one).await;
+    release_marks(&two, &host.caches).await;
+    assert_eq!(lun.marks().await.unwrap().len(), 1, "it is needed");
+    let held = host.commit_to(&keeping_all(), &one, assessed).await.unwrap();
+    release_marks(&two, &host.caches).await;
+    assert_eq!(lun.marks().await.unwrap().len(), 1, "of the open store");
+    drop(held);
+    let refused = Place { path: host.directory.path().join("other.cache"), offset: None };
+    let promise = Promise { is_shared: true, ..Promise::default() };
+    drop(assess(&two, &host.caches, Store::Cache, &refused, promise).await.unwrap());
+    assert_eq!(lun.marks().await.unwrap().len(), 2);
+    release_marks(&one, &host.caches).await;
+    assert_eq!(lun.marks().await.unwrap().len(), 1, "that attach came to nothing");
+}

@@ -224,7 +224,10 @@ fn attach(world: &World, url: &str, name: &str) -> Process {
 
 fn detach(world: &World, name: &str, process: Process) {
     world.run(["detach", name]).success();
-    process.wait().success();
+    let ended = process.wait();
+    let said = ended.stderr.clone();
+    ended.success();
+    assert!(!said.contains("the next attach"), "its end was none in order: {said}");
 }
 
 /// What its attach found out about its cache.
@@ -314,7 +317,7 @@ fn a_host_that_was_killed_reads_nothing_old_when_it_comes_back() {
     io(&one.ready, &["read -P 2 1M 4k", "read -P 3 2M 4k", "read -P 1 3M 1M"]);
     detach(&world, "one", one);
     let one = attach(&world, &url, "one");
-    assert_eq!(freshness(&world, "one")["state"], "kept");
+    assert_eq!(freshness(&world, "one")["state"], "kept", "{}", freshness(&world, "one"));
     let bytes = received(&world, "one", || io(&one.ready, &["read -P 2 1M 4k", "read -P 3 2M 4k", "read -P 1 3M 1M"]));
     assert!(bytes < LITTLE, "{bytes} came from the LUN");
     detach(&world, "one", one);

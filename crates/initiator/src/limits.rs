@@ -82,8 +82,8 @@ pub const BUSY_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// How long an orderly logout may take before the connection is closed. An administrator that ends
 /// the process allows 5 s or more; a conforming target answers within a round trip when nothing is
-/// under way.
-pub const LOGOUT_TIMEOUT: Duration = Duration::from_secs(2);
+/// under way. Longer than an attachment waits at its end before it says that its target is silent.
+pub const LOGOUT_TIMEOUT: Duration = Duration::from_millis(3500);
 
 /// How long unregistering from a shared LUN may take. Without it other hosts wait for the end of
 /// the lease.

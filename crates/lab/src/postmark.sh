@@ -30,7 +30,12 @@ unmount() {
   ! mountpoint -q "$stage/files" || umount "$stage/files"
   [ -z "$loop" ] || losetup --detach "$loop"
   loop=
-  ! mountpoint -q "$stage/export" || fusermount3 -u "$stage/export"
+  # The loop device is gone only once nobody has it open, some daemon that looks at new disks among them.
+  local tries=100
+  while mountpoint -q "$stage/export" && ! fusermount3 -u "$stage/export"; do
+    ((tries--)) || return 1
+    sleep 0.1
+  done
 }
 finish() {
   unmount || true

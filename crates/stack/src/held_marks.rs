@@ -35,7 +35,7 @@ use crate::error::Result;
 use crate::freshness::clear_pauses;
 use crate::freshness::report::report_of;
 use crate::freshness::token::draw_token;
-use crate::limits::{CLOSE_TIME_MAX, LAST_TOKEN_TIME_MAX};
+use crate::limits::LAST_MARKS_TIME_MAX;
 use crate::place::Place;
 use crate::remotes::MemberLun;
 
@@ -252,15 +252,16 @@ impl MarkRenewal {
     }
 
     /// Clears the marks of stores of shared LUNs, which are about to be closed and not used any
-    /// more. A target that does not answer soon is not waited for.
+    /// more. A target whose disk is slow answers BUSY for a while, which is waited for; a caller that
+    /// has no time drops this.
     pub(crate) async fn empty_shared(&self) {
         let emptied = async {
             for store in self.stores.iter().filter(|store| store.is_shared) {
                 store.empty_all().await;
             }
         };
-        if tokio::time::timeout(CLOSE_TIME_MAX, emptied).await.is_err() {
-            tracing::warn!("the target does not answer: the next attach begins cold");
+        if tokio::time::timeout(LAST_MARKS_TIME_MAX, emptied).await.is_err() {
+            tracing::warn!("the target is too slow to empty a change mark: the next attach begins cold");
         }
     }
 
@@ -285,7 +286,7 @@ impl MarkRenewal {
                 store.renew_all().await;
             }
         };
-        if tokio::time::timeout(LAST_TOKEN_TIME_MAX, renewed).await.is_err() {
+        if tokio::time::timeout(LAST_MARKS_TIME_MAX, renewed).await.is_err() {
             tracing::warn!("the target is too slow to give a change mark its last token: the next attach begins cold");
         }
     }

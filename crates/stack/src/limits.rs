@@ -51,10 +51,11 @@ pub const CHANGE_TIME_MAX: Duration = Duration::from_secs(5);
 /// before they kill.
 pub const CLOSE_TIME_MAX: Duration = Duration::from_millis(2500);
 
-/// Time for the last tokens of the marks of an attachment that is detached: a target whose disk is
-/// slow answers BUSY for up to ten seconds each time, and there are one or two of a cache and of a
-/// log. A target that does not answer at all is left earlier.
-pub const LAST_TOKEN_TIME_MAX: Duration = Duration::from_secs(30);
+/// Time for the marks of an attachment that is detached, to be emptied (where hosts share the
+/// logical unit) and then to get their last tokens: a target whose disk is slow answers BUSY for up
+/// to ten seconds each time, and there are one or two of a cache and of a log. A target that does
+/// not answer at all is left earlier.
+pub const LAST_MARKS_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Shortest time for each step of an end, when those before it have used up [`CLOSE_TIME_MAX`]:
 /// some round trips to a target that answers.
@@ -78,6 +79,10 @@ const _: () = assert!(GATEWAY_DRAIN_SECONDS > 0);
 /// is for the work of the process itself.
 pub const STOP_TIME_MAX: Duration = Duration::from_secs(5);
 const _: () = assert!(FRONTS_TIME_MAX.as_millis() < CLOSE_TIME_MAX.as_millis());
+// A target that is silent is found out before a logout gives up, and the user is told so.
+const _: () = assert!(
+    CLOSE_TIME_MAX.as_millis() + CLOSE_STEP_TIME_MIN.as_millis() < initiator::limits::LOGOUT_TIMEOUT.as_millis()
+);
 const _: () = assert!(
     CLOSE_TIME_MAX.as_millis() + (CLOSE_STEPS_MAX as u128 - 1) * CLOSE_STEP_TIME_MIN.as_millis() + 1000
         <= STOP_TIME_MAX.as_millis()

@@ -4,9 +4,13 @@ use super::*;
 
 /// A LUN that several hosts share.
 fn serve_shared() -> SocketAddr {
+    serve_shared_with(Watched::default())
+}
+
+fn serve_shared_with(marks: Watched) -> SocketAddr {
     let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
     let lun = Arc::new(MemoryDevice::new(16 * MIB, identity));
-    test_target::serve_shared(lun, Arc::new(Watched::default()), system_clock().unwrap())
+    test_target::serve_shared(lun, Arc::new(marks), system_clock().unwrap())
 }
 
 /// The ranges that it was asked to drop.
@@ -86,6 +90,31 @@ async fn a_store_of_a_shared_lun_that_did_not_come_to_an_orderly_end_counts_for_
         assert!(!assessed.keeps_shared() && assessed.why.contains("orderly end"), "{}", assessed.why);
         remotes.close().await.unwrap();
     }
+}
+
+/// As where several marks of this host have cost others their share of the time: the next command is answered BUSY for
+/// some seconds.
+#[tokio::test]
+async fn a_target_whose_disk_is_slow_is_waited_for_until_the_mark_of_a_shared_lun_is_empty() {
+    let marks = Watched::default();
+    let host = Host::new(serve_shared_with(marks.clone()));
+    host.share_once(Stop::Never).await;
+    let remotes = host.connect_as("own", true).await;
+    let assessed = host.assess_shared(&remotes).await;
+    let renewal = MarkRenewal::start(vec![host.commit_to(&keeping_all(), &remotes, assessed).await.unwrap()], None);
+    let mark = host.mark();
+    marks.seen().slowness = Duration::from_millis(450);
+    let lun = Arc::clone(&remotes.member_luns()[0].luns[0]);
+    for _ in 0..3 {
+        let report = report_of(&lun, mark.id()).await.unwrap();
+        assert!(lun.clear_mark(mark.id(), mark.newest(), report.sequence).await.unwrap());
+    }
+    renewal.empty_shared().await;
+    marks.seen().slowness = Duration::ZERO;
+    renewal.note_telling();
+    renewal.finish(true).await;
+    assert_eq!(host.mark().stage(), MarkStage::Cleared);
+    remotes.close().await.unwrap();
 }
 
 /// Others use it at the same time: the promise was about another time.

@@ -92,21 +92,30 @@ impl World {
         self.run(["status", name, "--json"]).json()
     }
 
+    /// Waits until this of the status of `name` is so, and returns that status.
+    ///
+    /// # Panics
+    /// When it does not come to `what` in a time that no machine is too slow for.
+    #[track_caller]
+    pub fn wait_for_status(&self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let status = self.status(name);
+            if is_so(&status) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it never came to: {what}: {status}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Waits until `is_there` of the remote LUN of the attachment `name`, and returns its state then.
     ///
     /// # Panics
     /// When it does not come to `what` in a time that no machine is too slow for.
     #[track_caller]
     pub fn wait_for_remote(&self, name: &str, what: &str, is_there: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let mut status = self.status(name);
-            if is_there(&status["remote"]) {
-                return status["remote"].take();
-            }
-            assert!(Instant::now() < deadline, "it never came to: {what}: {status}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        self.wait_for_status(name, what, |status| is_there(&status["remote"]))["remote"].take()
     }
 
     /// Starts `forebay` and waits until it says `ready:`.

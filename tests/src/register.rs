@@ -8,12 +8,12 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use block::device::DeviceExt;
 use block::{Buffer, SharedDevice};
 
-use crate::finish;
+use crate::{PATIENCE, finish};
 
 /// Bytes of a block.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -64,6 +64,22 @@ impl History {
     /// Nothing more is to be done.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until each of these hosts was told that a write is done which it began after `since`. Blocks its thread.
+    ///
+    /// # Panics
+    /// When that takes longer than any machine is slow.
+    pub fn until_all_wrote(&self, hosts: &[u64], since: Instant) {
+        let deadline = Instant::now() + PATIENCE;
+        let has_written = |&host: &u64| {
+            let is_its = |done: &Operation| done.is_write && done.host == host && done.began > since;
+            self.lock().iter().any(|done| is_its(done) && done.ended.is_some())
+        };
+        while !hosts.iter().all(has_written) {
+            assert!(Instant::now() < deadline, "not all of {hosts:?} go on writing");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// All operations, as they ended.

@@ -6,14 +6,13 @@ use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tests::{Finished, IQN, Process, World, finish, tool};
 
 /// What no machine is too slow for.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 const LUN: [&str; 2] = ["--lun", "0=file:disk.img,size=16MiB"];
 
@@ -60,20 +59,6 @@ fn outcome(child: Child) -> Finished {
     Finished { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-/// Waits until `is_there` of what `status` says of the attachment.
-#[track_caller]
-fn wait_for_status(world: &World, what: &str, is_there: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let status = world.status("disk");
-        if is_there(&status) {
-            return status;
-        }
-        assert!(Instant::now() < deadline, "it never came to: {what}: {status}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn a_process_that_is_stopped_is_named_and_the_others_are_listed() {
     let world = World::new();
@@ -103,7 +88,8 @@ fn a_detach_that_waits_for_its_target_says_so_and_can_be_told_to_keep_what_is_di
     io(&disk.ready, &["write -P 5 0 64k", "flush"]);
     target.process.kill();
     let first = spawn(world.forebay().args(["detach", "disk"]));
-    let status = wait_for_status(&world, "a detach that waits", |status| status["detaching"]["waits_for"].is_string());
+    let status =
+        world.wait_for_status("disk", "a detach that waits", |status| status["detaching"]["waits_for"].is_string());
     assert!(status["detaching"]["waits_for"].as_str().unwrap().contains(target.portal()), "{status}");
     let table = world.run(["status"]).success();
     assert!(table.contains("being detached, waits for"), "{table}");
@@ -136,7 +122,7 @@ fn a_detach_that_waits_does_not_advise_to_keep_what_is_in_a_file_that_was_remove
     io(&disk.ready, &["write -P 5 0 64k", "flush"]);
     target.process.kill();
     let first = spawn(world.forebay().args(["detach", "disk"]));
-    wait_for_status(&world, "a detach that waits", |status| status["detaching"]["waits_for"].is_string());
+    world.wait_for_status("disk", "a detach that waits", |status| status["detaching"]["waits_for"].is_string());
     fs::remove_file(world.path("disk.cache")).unwrap();
     let refused = ["disk.cache was removed", "is being detached", "once", target.portal()];
     world.run(["detach", "disk", "--keep-dirty"]).failure(WOULD_LOSE_DATA, &refused);
@@ -250,7 +236,7 @@ fn a_cache_that_is_removed_while_it_is_dirty_is_missed() {
     let disk = attach(&world, &target.url(0), &CACHE);
     io(&disk.ready, &["write -P 5 0 64k", "flush"]);
     fs::remove_file(world.path("disk.cache")).unwrap();
-    let status = wait_for_status(&world, "trouble", |status| status["troubles"][0].is_string());
+    let status = world.wait_for_status("disk", "trouble", |status| status["troubles"][0].is_string());
     assert!(status["troubles"][0].as_str().unwrap().contains("disk.cache was removed"), "{status}");
     assert!(world.run(["status"]).success().contains("disk.cache was removed"));
     std::thread::sleep(Duration::from_millis(1100));
@@ -540,7 +526,7 @@ fn a_cache_that_failed_is_a_trouble_that_status_names() {
         let mut troubles = status["troubles"].as_array().into_iter().flatten().filter_map(Value::as_str);
         troubles.any(|trouble| trouble.contains("the cache has failed"))
     };
-    wait_for_status(&world, "trouble", has_failed);
+    world.wait_for_status("disk", "trouble", has_failed);
     let table = world.run(["status"]).success();
     assert!(table.contains("the cache has failed"), "{table}");
     // What was dirty cannot be written again: the LUN has older data there.
@@ -646,7 +632,7 @@ fn a_limit_of_file_sizes_ends_nobody_and_status_names_what_it_refused() {
         let mut troubles = status["troubles"].as_array().into_iter().flatten().filter_map(Value::as_str);
         troubles.any(|trouble| trouble.contains("File too large"))
     };
-    wait_for_status(&world, "trouble", is_refused);
+    world.wait_for_status("disk", "trouble", is_refused);
     assert!(world.run(["status"]).success().contains("File too large"));
     tool("prlimit", ["--pid", &disk.id().to_string(), "--fsize=unlimited:"]);
     world.run(["detach", "disk", "--keep-dirty"]);
@@ -690,7 +676,7 @@ fn cleaning_that_fails_is_a_trouble_that_status_names() {
             let troubles = status["troubles"].as_array().into_iter().flatten().filter_map(Value::as_str);
             troubles.into_iter().any(|trouble| trouble.contains("cannot be written back"))
         };
-        wait_for_status(&world, "trouble", is_stuck);
+        world.wait_for_status("disk", "trouble", is_stuck);
         for said in [world.run(["status"]).success(), world.run(["status", "disk"]).success()] {
             assert!(said.contains("cannot be written back"), "{said}");
         }

@@ -795,9 +795,8 @@ fn a_mode_is_set_by_one_at_a_time_and_given_up_at_the_end() {
     rustix::process::kill_process(target, rustix::process::Signal::STOP).unwrap();
     std::thread::scope(|scope| {
         let setting = scope.spawn(|| bench.world.run(["set", "disk", "cache.mode=write-through"]));
-        while bench.status("disk")["cache"]["mode"] != "write-through" {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+        let is_changed = |status: &Value| status["cache"]["mode"] == "write-through";
+        bench.world.wait_for_status("disk", "the new mode", is_changed);
         bench.world.run(["set", "disk", "cache.mode=write-back"]).failure(IN_USE, &["being changed already"]);
         bench.world.run(["detach", "disk", "--keep-dirty"]).success();
         setting.join().unwrap().failure(IN_USE, &["is being detached"]);

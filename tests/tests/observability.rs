@@ -184,7 +184,7 @@ fn status_when(world: &World, is_wanted: impl Fn(&Value) -> bool) -> Value {
 fn limits_are_kept_and_answered() {
     let world = World::new();
     let config = format!(
-        "portals = [\"127.0.0.1:0\"]\n[limits]\nsessions = 1\nlogin-idle = \"200ms\"\nunauthenticated-per-address = 2\n\
+        "portals = [\"127.0.0.1:0\"]\n[limits]\nsessions = 1\nlogin-idle = \"3s\"\nunauthenticated-per-address = 2\n\
          [[target]]\niqn = \"{IQN}\"\nluns = [\"0=ram:16MiB\"]\n"
     );
     fs::write(world.path("target.toml"), config).unwrap();
@@ -243,7 +243,9 @@ fn the_service_manager_passes_the_socket_and_is_told() {
         .stdout(std::process::Stdio::null());
     let mut child = command.spawn().expect("tests/tools/install-packages installs systemd-socket-activate");
     let is_listening = || TcpStream::connect(&address).is_ok();
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !is_listening() {
+        assert!(Instant::now() < deadline, "nobody listens at {address}");
         std::thread::sleep(Duration::from_millis(10));
     }
     told_until(&notify, "READY=1");

@@ -133,7 +133,7 @@ async fn write_until_it_ends(device: &SharedDevice, trigger: &Path) -> (BTreeMap
         let (block, fill) = (number * 7 % BLOCKS, (number % 250) as u8 + 1);
         let write = device.write(block * BLOCK_BYTES, Buffer::copy_of(&[fill; BLOCK_BYTES as usize]), true);
         // A write over a session whose target has ended waits for it to come back.
-        match tokio::time::timeout(Duration::from_secs(2), write).await {
+        match tokio::time::timeout(Duration::from_secs(5), write).await {
             Ok(Ok(_)) => acknowledged.insert(block, fill),
             Ok(Err(_)) | Err(_) => return (acknowledged, (block, fill)),
         };

@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tests::{IQN, World, finish, tool};
 
 /// What no machine is too slow for.
@@ -226,9 +227,8 @@ fn tgt_killed_under_load_and_started_again_loses_nothing() {
     tgt.start_again();
     let output = load.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let after = world.status("disk");
-    assert!(after["remote"]["sessions"].as_u64() > Some(1), "{after}");
-    assert_eq!(after["remote"]["state"], "online", "{after}");
+    let is_back = |remote: &Value| remote["sessions"].as_u64() > Some(1) && remote["state"] == "online";
+    world.wait_for_remote("disk", "another session", is_back);
     world.run(["detach", "disk"]).success();
     disk.wait().success();
 }

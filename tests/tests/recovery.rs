@@ -107,7 +107,7 @@ fn sigterm_ends_a_detach_that_waits_for_the_target() {
     tool("qemu-io", ["-f", "raw", "-c", "write -P 7 0 64k", &disk.ready]);
     target.kill();
     let mut detach = world.forebay().args(["detach", "disk"]).stdout(Stdio::null()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    world.wait_for_status("disk", "a detach that waits", |status| status["detaching"]["waits_for"].is_string());
     assert!(detach.try_wait().unwrap().is_none(), "there is nowhere to write the dirty data to");
     disk.terminate().success();
     assert_eq!(detach.wait().unwrap().code(), Some(3), "it is detached, and was to leave nothing dirty");

@@ -286,6 +286,7 @@ async fn hosts_that_delay_writes_read_nothing_old_whatever_happens_to_one_of_the
     let started_again = Instant::now();
     let target = serve(&world, &portal);
     tokio::time::sleep(LEASE + Duration::from_secs(4)).await;
+    history.until_all_wrote(&[1, 4], started_again);
     history.end();
     for load in loads {
         load.await.expect("a load ends in order");
@@ -296,11 +297,6 @@ async fn hosts_that_delay_writes_read_nothing_old_whatever_happens_to_one_of_the
     check_all(&known, start);
     let woke = all.iter().filter(|operation| operation.is_write && operation.host == 2 && operation.began > thawed);
     assert_eq!(woke.filter(|operation| operation.ended.is_some()).count(), 0, "the frozen host was told of a write");
-    for survivor in [1, 4] {
-        let is_its = |operation: &&Operation| operation.host == survivor && operation.is_write;
-        let late = all.iter().filter(is_its).filter(|operation| operation.began > started_again);
-        assert!(late.filter(|operation| operation.ended.is_some()).count() > 0, "host {survivor} does not go on");
-    }
     println!("{} operations, {delayed} lines delayed by the first death", all.len());
     hosts.swap_remove(3).detach();
     hosts.swap_remove(0).detach();

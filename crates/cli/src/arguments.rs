@@ -24,7 +24,7 @@ pub use cache::{Cache, CacheDiscard, CacheList, CacheMove, CachePath, CachePlace
 pub use json::Json;
 pub use log::{Log, LogCheck, LogDiscard, LogPath, LogPlace, LogReplay};
 use seconds::parse_seconds;
-pub use target::{Target, TargetCheck, TargetName, TargetReload, TargetServe, TargetStatus};
+pub use target::{Target, TargetCheck, TargetReload, TargetServe, TargetStatus};
 
 /// Where the help of every command names the options that all have: behind its own, before `--help`.
 const GLOBAL_ORDER: usize = 900;
@@ -188,7 +188,7 @@ pub struct Attach {
 
 #[derive(Debug, Args)]
 pub struct Detach {
-    /// The attachment or target
+    /// The attachment, mount or target
     pub name: String,
     /// Stop at once and leave dirty data, durably, in the cache; not of a target
     #[arg(long)]

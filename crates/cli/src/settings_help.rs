@@ -8,7 +8,7 @@ use stack::settings::table::rows;
 const COLUMNS: usize = 100;
 
 /// The settings of one part.
-fn rows(part: Part) -> impl Iterator<Item = &'static Setting> {
+fn rows_of(part: Part) -> impl Iterator<Item = &'static Setting> {
     rows().filter(move |setting| setting.part == part)
 }
 
@@ -18,7 +18,7 @@ pub fn in_words() -> String {
         "Settings, for --set KEY=VALUE and for the file of --config; those with * also for `forebay set`:".to_owned();
     for (part, heading) in Part::ALL {
         text += &format!("\n\n{heading}:");
-        for setting in rows(*part) {
+        for setting in rows_of(*part) {
             let star = if setting.is_live() { " *" } else { "" };
             text += &format!("\n  {}={}{star}\n{}", setting.key, setting.kind.word(), folded(&meaning(setting), 6));
         }
@@ -41,7 +41,7 @@ pub fn in_tables() -> String {
     for (part, heading) in Part::ALL {
         text +=
             &format!("\n## {heading}\n| key | option | values | default | changes | |\n|---|---|---|---|---|---|\n");
-        for setting in rows(*part) {
+        for setting in rows_of(*part) {
             let flags: Vec<String> =
                 setting.flag.into_iter().chain(setting.old_flag).map(|flag| format!("`--{flag}`")).collect();
             let flag = flags.join(", ");

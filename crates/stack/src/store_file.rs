@@ -20,6 +20,7 @@ use crate::caches::Caches;
 use crate::content::{Content, STORE_BYTES_MIN, content, end_of, head_at, uuid_at};
 use crate::error::{Error, Failure, Result};
 use crate::foreign;
+use crate::limits::ENDING_TIME_MAX;
 use crate::open_store::OpenStore;
 use crate::place::{PLACE_UNIT_BYTES, Place};
 use crate::place_device::{self, PlaceKind, Space, fitting_size, open_as, open_made};
@@ -83,7 +84,7 @@ pub(crate) async fn open_or_make(
         }
         // The place is locked, so no other process makes a store beside it: such files are left
         // over.
-        _ if place.offset.is_none() => remove_unfinished(&place.path)?,
+        _ if place.offset.is_none() => remove_unfinished(&place.path, ENDING_TIME_MAX)?,
         _ => {}
     }
     store.take_place(uuid_at(place));

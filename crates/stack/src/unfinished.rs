@@ -11,6 +11,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use block::SharedDevice;
 use file::CutNote;
@@ -21,6 +22,7 @@ use uuid::Uuid;
 use crate::error::{Error, Failure, Result};
 use crate::place_device::{Access, PlaceKind, Space, check_lasts, fitting_size, open_with};
 use crate::record_file::sync_directory_of;
+use crate::registry::lock_within;
 
 /// A cache or log that is made beside its place. If it is dropped before it is moved there, it is
 /// removed.
@@ -50,7 +52,7 @@ impl Unfinished {
         let size_bytes = fitting_size(kind, size_bytes)?;
         // Checked for the name that the user gave.
         check_lasts(kind, place)?;
-        remove_unfinished(place)?;
+        remove_unfinished(place, Duration::ZERO)?;
         let (path, device) = loop {
             let path = unfinished_path(place);
             // Messages, also later ones, name what the user named.
@@ -214,8 +216,9 @@ fn lock_empty(place: &Path) -> io::Result<Taken> {
 const UNFINISHED: &str = ".unfinished";
 
 /// Removes unfinished files beside `place`, and the second name that an interrupted replacement
-/// left.
-pub(crate) fn remove_unfinished(place: &Path) -> Result<()> {
+/// left. A process that was killed while it made one may hold its lock for a moment longer, which is
+/// waited for up to `time_max`.
+pub(crate) fn remove_unfinished(place: &Path, time_max: Duration) -> Result<()> {
     let Some(name) = place.file_name() else { return Ok(()) };
     let prefix = [name.as_encoded_bytes(), UNFINISHED.as_bytes()].concat();
     let directory = place.parent().unwrap_or(Path::new("/"));
@@ -223,7 +226,7 @@ pub(crate) fn remove_unfinished(place: &Path) -> Result<()> {
     let is_unfinished = |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(&prefix);
     for entry in entries.flatten().filter(is_unfinished) {
         let path = entry.path();
-        match remove_if_abandoned(&path, place) {
+        match remove_if_abandoned(&path, place, time_max) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(Error::io(format!("cannot remove {}", path.display()), &error));
             }
@@ -233,12 +236,12 @@ pub(crate) fn remove_unfinished(place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes `path` unless another process is making it now, and has it locked.
-fn remove_if_abandoned(path: &Path, place: &Path) -> io::Result<()> {
+/// Removes `path` unless another process is making it now, and has it locked for longer than `time_max`.
+fn remove_if_abandoned(path: &Path, place: &Path, time_max: Duration) -> io::Result<()> {
     let file = fs::File::open(path)?;
     let (ours, there) = (file.metadata()?, fs::metadata(place).ok());
     let is_other_name = there.is_some_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino()));
-    if is_other_name || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+    if is_other_name || lock_within(&file, FlockOperation::NonBlockingLockExclusive, time_max) {
         fs::remove_file(path)?;
     }
     Ok(())
@@ -282,6 +285,25 @@ pub(crate) mod tests {
         let mut names: Vec<String> = names.filter(|name| name.starts_with("disk")).collect();
         names.sort();
         names
+    }
+
+    /// The kernel lets go of the files of a killed process a moment after that has ended, where it had requests under
+    /// way (`io_uring`).
+    #[test]
+    fn what_was_left_by_a_process_that_is_still_ending_is_removed_once_it_has_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("disk");
+        let left = fs::File::create(directory.path().join("disk.unfinished-1")).unwrap();
+        rustix::fs::flock(&left, FlockOperation::NonBlockingLockExclusive).unwrap();
+        remove_unfinished(&place, Duration::ZERO).unwrap();
+        assert_eq!(names(directory.path()), ["disk.unfinished-1"], "it may be made just now");
+        let ends = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(left);
+        });
+        remove_unfinished(&place, Duration::from_secs(60)).unwrap();
+        assert!(names(directory.path()).is_empty());
+        ends.join().unwrap();
     }
 
     #[tokio::test]

@@ -26,7 +26,7 @@ pub async fn detach(arguments: Detach) -> Result<()> {
     }
 }
 
-/// Ends the process of an attachment or target.
+/// Ends the process of an attachment, a mount or a target.
 async fn end(arguments: &Detach) -> Result<()> {
     let request = ControlRequest::Detach { keep_dirty: arguments.keep_dirty, remove_cache: arguments.remove_cache };
     let left: Left = status::read(&call_with_progress(&arguments.name, &request).await?)?;

@@ -93,7 +93,7 @@ impl Device for Gate {
         self.inner.identity()
     }
 
-    fn submit(&self, request: block::ControlRequest) -> Completion {
+    fn submit(&self, request: block::Request) -> Completion {
         if is_flush(&request.operation) && self.fails_flush.swap(false, Ordering::Relaxed) {
             self.reached.notify_one();
             return Completion::ready(request.fail(block::Error::new(block::ErrorKind::Media, "it was dropped")));

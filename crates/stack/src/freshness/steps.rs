@@ -18,6 +18,7 @@ use cache::Cache;
 use futures_util::future::BoxFuture;
 use iscsi::pdu::Isid;
 use logical_unit::change_marks::{ChangeStore, MarkUpdate, SavedMark, Saving};
+use writelog::WriteLog;
 
 use super::*;
 use crate::cache_place::CacheConfig;
@@ -222,7 +223,7 @@ impl Host {
         let assessed = assess(&remotes, &self.caches, store, &self.place, promise).await?;
         let overwrites = promise.overwrites_changes;
         let (origin, clock) = (remotes.device(), Arc::clone(&self.clock));
-        let record = Record::new(&self.place, 4096, &remotes.identity(), "disk");
+        let record = StoreRecord::new(&self.place, 4096, &remotes.identity(), "disk");
         let held = match store {
             Store::Cache => {
                 let options = cache::FormatOptions::default();
@@ -271,7 +272,7 @@ impl Host {
     }
 
     async fn commit_to(&self, store: &Opened, remotes: &Remotes, assessed: Assessed) -> Result<HeldMarks> {
-        let record = Record::new(&self.place, 4096, &remotes.identity(), "disk");
+        let record = StoreRecord::new(&self.place, 4096, &remotes.identity(), "disk");
         Ok(assessed.commit(&self.caches, record, (store, false)).await?.1)
     }
 
@@ -381,7 +382,7 @@ async fn a_store_whose_mark_did_not_get_its_last_token_begins_without_clean_line
         let changed = ByteRange { offset: 3 * MIB, length: MIB };
         assert_eq!(assessed.changed(), [changed], "what is dirty elsewhere stays");
         assert_eq!(assessed.freshness(), Freshness::Outdated(vec![changed]));
-        let record = Record::new(&host.place, 4096, &remotes.identity(), "disk");
+        let record = StoreRecord::new(&host.place, 4096, &remotes.identity(), "disk");
         let (reported, held) = assessed.commit(&host.caches, record, (&Opened::default(), false)).await.unwrap();
         assert_eq!(reported.state, "cold", "{reported:?}");
         assert_eq!(host.mark().stage(), MarkStage::Cleared);
@@ -434,7 +435,7 @@ impl<'a> Attached<'a> {
         let options = cache::OpenOptions { tokens, ..cache::OpenOptions::new(cache::Mode::WriteBack, clock) };
         let cache = Cache::open(device, Arc::clone(&origin), options).await.unwrap();
         tokio::spawn(cache.run());
-        let record = Record::new(&host.place, 4096, &remotes.identity(), "disk");
+        let record = StoreRecord::new(&host.place, 4096, &remotes.identity(), "disk");
         let held = assessed.commit(&host.caches, record, (&*cache, false)).await.unwrap().1;
         guard.put(&host.place, Store::Cache, cache.clone(), is_overwriting);
         let renewal = MarkRenewal::start(vec![held], Some(&guard));
@@ -550,7 +551,7 @@ async fn a_replay_does_not_write_over_what_others_wrote_while_its_session_was_aw
     let tokens = Some(changes.kept(false).begin_opening(&host.caches).unwrap());
     let options = writelog::OpenOptions { tokens, ..writelog::OpenOptions::new(clock) };
     let log = WriteLog::open(device, Arc::clone(&origin), options).await.unwrap();
-    let record = Record::new(&host.place, 8192, &remotes.identity(), "forebay");
+    let record = StoreRecord::new(&host.place, 8192, &remotes.identity(), "forebay");
     let renewal = changes.commit(&host.caches, record, (&log, false)).await.unwrap();
     // Nothing leaves it by itself.
     tokio::spawn(log.run_requests());
@@ -738,7 +739,7 @@ async fn what_is_written_over_changes_by_others_is_told() {
         let remotes = host.connect("own").await;
         let promise = Promise { overwrites_changes: true, ..Promise::default() };
         let assessed = assess(&remotes, &host.caches, Store::Cache, &host.place, promise).await.unwrap();
-        let record = Record::new(&host.place, 4096, &remotes.identity(), "disk");
+        let record = StoreRecord::new(&host.place, 4096, &remotes.identity(), "disk");
         let opened = Opened { is_dirty, ..Opened::default() };
         let committed = assessed.commit(&host.caches, record, (&opened, true)).await.unwrap();
         assert_eq!(committed.0.overwritten_bytes, reported);

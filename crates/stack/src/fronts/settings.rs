@@ -2,7 +2,8 @@
 //!
 //! Only rows of the table are here: what they mean is in `options`.
 
-use super::{iscsi, nbd};
+use super::iscsi::settings as of_iscsi;
+use super::nbd::settings as of_nbd;
 use crate::settings::kind::Kind;
 use crate::settings::setting::{Part, Setting};
 use crate::socket_names::{group_of, mode_of};
@@ -25,7 +26,7 @@ pub(crate) const FRONT: Setting = Setting::new(
 .basic();
 
 /// All others: the last of the table.
-pub(crate) static ROWS: &[&[Setting]] = &[OF_ALL, nbd::settings::ROWS, iscsi::settings::ROWS];
+pub(crate) static ROWS: &[&[Setting]] = &[OF_ALL, of_nbd::ROWS, of_iscsi::ROWS];
 
 const OF_ALL: &[Setting] = &[
     Setting::new(

@@ -14,7 +14,7 @@ use iscsi::pdu::Isid;
 use super::kind::{Kind, Step};
 use super::setting::{Changes, Part, Setting};
 use crate::busy_polling::BusyPolling;
-use crate::fronts;
+use crate::fronts::settings::{FRONT, ROWS as FRONT_ROWS};
 use crate::limits::{
     CLEAN_MAX_BYTES, DESTAGE_BATCH_BYTES, DESTAGE_TIME_MIN, DESTAGE_WRITES, LOG_CACHE_BYTES, LOG_RAM_BYTES,
     LOG_SEGMENT_BYTES, LOG_SLOT_BYTES,
@@ -23,7 +23,7 @@ use crate::place::PLACE_UNIT_BYTES;
 
 /// Every setting, in the order of the help.
 pub fn rows() -> impl Iterator<Item = &'static Setting> + Clone {
-    ROWS.iter().chain(fronts::settings::ROWS.iter().copied().flatten())
+    ROWS.iter().chain(FRONT_ROWS.iter().copied().flatten())
 }
 
 /// All but those of fronts.
@@ -101,7 +101,7 @@ static ROWS: &[Setting] = &[
     .at_format()
     .more("Files are allocated in full.")
     .basic(),
-    fronts::settings::FRONT,
+    FRONT,
     Setting::new(Part::Attachment, "read-only", "read-only", Kind::Switch, "Refuse writes").default("off").basic(),
     Setting::new(Part::Attachment, "wait", "wait", Kind::Switch, "Be ready before the target is there")
         .default("off")

@@ -94,7 +94,7 @@ fn environment() -> String {
         text.push_str(&format!("| `{variable}` | {meaning} |\n"));
     }
     text.push_str(
-        "\nBoth directories are made on first use, for their owner only; one that belongs to another user is refused.\n",
+        "\nThe directories are made on first use, for their owner only; one that belongs to another user is refused.\n",
     );
     text
 }

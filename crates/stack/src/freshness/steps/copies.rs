@@ -122,7 +122,7 @@ async fn a_store_that_the_list_is_older_than_is_taken_as_it_is_on_demand_and_not
             assert!(refused.to_string().contains(words), "{refused}");
         }
         let others = host.caches.other_copies(&remotes.identities(), &[]).unwrap();
-        assert_eq!(others.iter().map(Record::place).collect::<Vec<_>>(), std::slice::from_ref(&host.place));
+        assert_eq!(others.iter().map(StoreRecord::place).collect::<Vec<_>>(), std::slice::from_ref(&host.place));
         assert_eq!(host.caches.other_copies(&remotes.identities(), &[&host.place]).unwrap(), []);
         let promise = Promise { overwrites_changes: true, is_exclusive: Some(true), ..Promise::default() };
         let assessed = assess(&remotes, &host.caches, store, &host.place, promise).await.unwrap();

@@ -67,7 +67,7 @@ async fn a_change_between_the_report_and_the_registration_of_what_a_store_keeps_
     let others = other.device();
     others.write(3 * MIB, Buffer::zeroed(4096), false).await.unwrap();
     let opened = keeping_all();
-    let record = Record::new(&host.place, 4096, &remotes.identity(), "disk");
+    let record = StoreRecord::new(&host.place, 4096, &remotes.identity(), "disk");
     let (reported, _held) = assessed.commit(&host.caches, record, (&opened, false)).await.unwrap();
     assert_eq!((reported.state.as_str(), reported.changed_ranges), ("partly", 1), "{}", reported.why);
     assert_eq!(*opened.invalidated.lock().unwrap(), [ByteRange { offset: 3 * MIB, length: MIB }]);
@@ -123,7 +123,7 @@ async fn a_promise_of_before_does_not_count_while_the_lun_is_shared_nor_afterwar
     let host = Host::new(serve_shared());
     host.share_once(Stop::Never).await;
     let record = host.caches.find(&host.place).unwrap().unwrap();
-    host.caches.note(&Record { is_exclusive: true, ..record }).unwrap();
+    host.caches.note(&StoreRecord { is_exclusive: true, ..record }).unwrap();
     host.share_once(Stop::InUse).await;
     let record = host.caches.find(&host.place).unwrap().unwrap();
     assert!(!record.is_exclusive && record.is_stale);

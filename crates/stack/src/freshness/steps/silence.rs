@@ -59,7 +59,7 @@ async fn an_attach_of_a_lun_that_does_not_come_back_is_refused_and_the_next_one_
 async fn an_attach_whose_mark_cannot_be_cleared_now_comes_to_nothing() {
     let (host, lun) = serve_removable(false);
     let remotes = test_target::connect_impatiently(host.address, "own", Duration::from_millis(500)).await;
-    host.caches.note(&Record::new(&host.place, 4096, &remotes.identity(), "disk")).unwrap();
+    host.caches.note(&StoreRecord::new(&host.place, 4096, &remotes.identity(), "disk")).unwrap();
     let assessed = host.assess(&remotes).await;
     assert!(!assessed.is_mark_lost, "{}", assessed.why);
     lun.remove();

@@ -4,7 +4,7 @@ use crate::settings::kind::Kind;
 use crate::settings::setting::{Part, Setting};
 
 /// They are at the end of the table.
-pub(in crate::fronts) const ROWS: &[Setting] = &[
+pub(crate) const ROWS: &[Setting] = &[
     Setting::new(Part::Front, "iscsi.name", "", Kind::Text("IQN"), "Target name of an iSCSI front")
         .unset("one made of the names of this host and of the attachment")
         .without_flag(),

@@ -4,7 +4,7 @@ use crate::settings::kind::Kind;
 use crate::settings::setting::{Part, Setting};
 
 /// They are at the end of the table.
-pub(in crate::fronts) const ROWS: &[Setting] = &[
+pub(crate) const ROWS: &[Setting] = &[
     Setting::new(
         Part::Front,
         "nbd.tls-certificate",

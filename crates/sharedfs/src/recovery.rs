@@ -9,7 +9,8 @@
 //! | not clean | none with this stamp | another program mounted it since, or found errors: `e2fsck` must run |
 //!
 //! A mount first writes an empty record with its stamp, then stamps the superblock: so for a stamp
-//! of ours there always is a record.
+//! of ours there always is a record. It is not written over the last record of the stamp before,
+//! which stays until the new stamp is durable, however many mounts are interrupted.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::commit::Changes;
 use crate::limits::{AREA_BLOCKS_MIN, AREA_BYTES_MAX, AREA_SHARE, FILE_SYSTEM_BLOCKS_MIN};
 use crate::record::Record;
 use crate::redo::Redo;
-use crate::replay::{begin_mount, bring_to_place, missing};
+use crate::replay::{begin_mount, bring_to_place, last_number, missing};
 
 /// Makes the file system on `device` whole, and marks it as in use unless it is read-only.
 pub(crate) async fn recover(device: &SharedDevice, options: &OpenOptions) -> Result<Redo, Error> {
@@ -38,7 +39,7 @@ pub(crate) async fn recover(device: &SharedDevice, options: &OpenOptions) -> Res
         Some(area) => area.records().await?,
         None => Vec::new(),
     };
-    let sequence = records.last().map_or(0, |record| record.sequence);
+    let sequence = last_number(&state, &records);
     let missing = missing(&state, records)?;
     if options.is_read_only {
         return Ok(Redo::for_reading(Arc::clone(device), state.block_bytes, missing));

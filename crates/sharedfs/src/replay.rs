@@ -12,10 +12,23 @@ use crate::author::{Author, Begun};
 use crate::commit::Changes;
 use crate::record::Record;
 
+/// Whether the record is of the mount that the superblock names.
+fn is_ours(state: &MountState, record: &Record) -> bool {
+    (record.uuid, record.stamp) == (state.uuid, state.stamp)
+}
+
+/// The number after which the records go on: that of the last one of the mount that the superblock
+/// names. So the next record is written over any other, as one of a mount that was interrupted
+/// before its stamp was there, and that one stays whole until another stamp is durable. Where the
+/// superblock needs none, the last of all.
+pub(crate) fn last_number(state: &MountState, records: &[Record]) -> u64 {
+    let last = records.iter().rfind(|record| is_ours(state, record)).or(records.last());
+    last.map_or(0, |record| record.sequence)
+}
+
 /// Blocks of records that may not be in their places.
 pub(crate) fn missing(state: &MountState, records: Vec<Record>) -> Result<Changes, Error> {
-    let is_ours = |record: &Record| record.uuid == state.uuid && record.stamp == state.stamp;
-    let ours = records.into_iter().filter(is_ours);
+    let ours = records.into_iter().filter(|record| is_ours(state, record));
     let ours: Vec<Record> = ours.filter(|record| !state.is_clean || record.makes_area).collect();
     if !state.is_clean && (ours.is_empty() || state.has_errors) {
         let context = "the file system was not unmounted cleanly, or has errors: run e2fsck first";
@@ -33,7 +46,8 @@ pub(crate) async fn bring_to_place(device: &SharedDevice, block_bytes: usize, bl
     Ok(device.flush().await?)
 }
 
-/// Writes an empty record, then marks the superblock as in use.
+/// Writes an empty record behind that of the mount which the superblock names, then marks the
+/// superblock as in use.
 pub(crate) async fn begin_mount(
     device: &SharedDevice,
     area: &Area,
@@ -45,6 +59,9 @@ pub(crate) async fn begin_mount(
     let bytes = transfer::read_run(device, state.block_bytes, number, 1).await?;
     let mut block = Block::copy_of(&bytes);
     let author = Author { uuid: state.uuid, stamp: mount_state::begin(block.to_mut(), now)? };
+    // What was found may not be durable yet, as after a kill: the stamp, and the record that goes
+    // with it. This one is written over that of the stamp before.
+    device.flush().await?;
     area.write(&author.empty_record(sequence)).await?;
     device.flush().await?;
     bring_to_place(device, state.block_bytes, Changes::from([(number, block)])).await?;
@@ -70,14 +87,13 @@ pub(crate) async fn found(device: &SharedDevice, area: &Area, uuid: Uuid, block_
         return Err(Error::new(ErrorKind::NotClean, "it is not the file system any more that was mounted"));
     }
     let author = Author { uuid, stamp: state.stamp };
-    let is_of_this = |record: &Record| (record.uuid, record.stamp) == (uuid, state.stamp);
-    let empty = area.last_if_empty().await?.filter(is_of_this);
+    let empty = area.last_if_empty().await?.filter(|record| is_ours(&state, record));
     if let Some(last) = empty {
         let begun = Begun { author, sequence: last.sequence, is_empty: true };
         return Ok(Found { state, begun, missing: Changes::new() });
     }
     let records = area.records().await?;
-    let begun = Begun { author, sequence: records.last().map_or(0, |record| record.sequence), is_empty: false };
+    let begun = Begun { author, sequence: last_number(&state, &records), is_empty: false };
     let missing = missing(&state, records)?;
     Ok(Found { state, begun, missing })
 }

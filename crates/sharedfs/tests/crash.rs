@@ -176,6 +176,27 @@ fn what_others_had_mounted_since_a_crash_is_left_to_e2fsck() {
     }
 }
 
+/// As by `debugfs`, which changes no time in the superblock: what the area still has is older.
+#[test]
+fn what_was_changed_since_an_orderly_end_stays() {
+    let (_, device) = made(10);
+    let file_system = mount(&device, false).unwrap();
+    let file = now(file_system.create(InodeNumber::ROOT, b"a", NewNode::File, Owner::default())).unwrap().inode;
+    now(file_system.write_file(file, 0, &[7; 1024])).unwrap();
+    now(file_system.commit()).unwrap();
+    now(sharedfs::close(&file_system)).unwrap();
+    let area = now(tools::open(&device, true).unwrap().reserved_file()).unwrap().expect("it is there").content;
+    let is_of_area = |number: usize| area.iter().any(|block| block.0 as usize == number);
+    let mut bytes = tools::bytes_of(&device);
+    let blocks = bytes.chunks_mut(1024).enumerate().filter(|(_, block)| block.iter().all(|byte| *byte == 7));
+    let (recorded, in_place): (Vec<_>, Vec<_>) = blocks.partition(|(number, _)| is_of_area(*number));
+    assert_eq!((recorded.len(), in_place.len()), (1, 1), "the record is still there");
+    in_place.into_iter().for_each(|(_, block)| block.fill(8));
+    let device = tools::device_of(&bytes);
+    let file_system = mount(&device, false).unwrap();
+    assert_eq!(now(file_system.read_file(file, 0, 1024)).unwrap(), [8; 1024]);
+}
+
 #[test]
 fn a_commit_that_failed_is_made_whole_by_the_next() {
     let (layer, device) = made(8);

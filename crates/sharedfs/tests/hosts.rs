@@ -13,6 +13,7 @@ use std::time::Duration;
 use base::clock::{Clock, Instant, VirtualClock};
 use base::random::Random;
 use block::completion::SlotSender;
+use block::device::DeviceExt;
 use block::grants::{Right, Standing, WHOLE_DEVICE};
 use block::layer::crash::{CrashLayer, FlushEffect, Reported};
 use block::{Completion, Copies, Device, ErrorKind, EventReceiver, Geometry, Grants, Identity};
@@ -176,6 +177,15 @@ impl Target {
             }
         }
         grants.remove(0, false);
+    }
+
+    /// Calls back a host that has the lock, for nobody who wants it. `None` when it cannot bring out what it has.
+    fn give_up(&self, host: usize) -> Option<()> {
+        let path = &self.paths[host];
+        path.grants().set(0, Standing::Leaving);
+        path.copies.release(path.grants().range_of(0)).now_or_never()?;
+        path.grants().remove(0, false);
+        Some(())
     }
 
     /// Does what needs the lock.
@@ -875,6 +885,81 @@ fn a_request_over_two_tenures_has_no_effect() {
     let mut later = now(mounts[0].blocks().begin(Access::Read)).unwrap();
     assert_eq!(now(later.read(block, Object::Attributes)).unwrap()[..], [0; 1024]);
     drop(again);
+}
+
+/// More writes than a mount here has.
+const MOUNT_WRITES_MAX: u64 = 16;
+
+/// Mounts of others are killed before these of their writes, of which the record and the stamp are the last. Then the
+/// power fails at this write of who goes on.
+fn go_on_after(kills: [u64; 2], power_fails_at: u64) {
+    let layer = CrashLayer::new(2 << 20, power_fails_at);
+    let disk: SharedDevice = Arc::new(layer.clone());
+    now(ext2::make(&disk, &tools::make_options())).unwrap();
+    let target = Target::of(&disk, 2);
+    let at_work = target.mount(0);
+    target.create(0, &at_work, "name 0").unwrap();
+    now(at_work.commit()).unwrap();
+    target.give_up(0).expect("it can bring out what it has");
+    for kill in kills {
+        layer.fail_writes_from(layer.writes_seen() + kill, ErrorKind::Gone);
+        // One that has fewer writes is killed after it.
+        let _ = Target::of(&disk, 1).try_mount(0);
+        layer.heal();
+        // The target does so before the lock of a dead client passes on.
+        now(disk.flush()).unwrap();
+    }
+    let case = format!("killed before writes {kills:?}, no power from write {power_fails_at}");
+    if let Err(error) = target.hold(0, &at_work) {
+        panic!("{case}: {error}");
+    }
+    layer.power().fail_write(layer.power().writes_seen() + power_fails_at);
+    let _ = target.create(0, &at_work, "name 1");
+    let _ = now(at_work.commit());
+    layer.power().lose();
+    let left: SharedDevice = Arc::new(layer.after_power_loss());
+    let next = Target::of(&left, 1);
+    let mount = next.try_mount(0).unwrap_or_else(|error| panic!("{case}: {error}"));
+    assert!(names(&next.tree(0, &mount)).iter().any(|name| name.ends_with("name 0")), "{case}");
+}
+
+#[test]
+fn a_host_at_work_goes_on_when_mounts_of_others_are_interrupted() {
+    for first in 0..MOUNT_WRITES_MAX {
+        // The second one has nothing to bring to its place.
+        for (second, power_fails_at) in (0..12).map(|case| (case % 3, case / 3)) {
+            go_on_after([first, second], power_fails_at);
+        }
+    }
+}
+
+/// It need not live until another one has the lock.
+#[test]
+fn a_host_that_has_given_the_lock_up_has_left_everything_in_its_place() {
+    let target = Target::made(2);
+    let mount = target.mount(0);
+    for name in ["name 0", "name 1"] {
+        target.create(0, &mount, name).unwrap();
+        now(mount.commit()).unwrap();
+    }
+    let tree = target.tree(0, &mount);
+    target.give_up(0).expect("it can bring out what it has");
+    tools::check_device(&target.disk);
+    assert_same(&tree_of(&tools::open(&target.disk, true).unwrap()), &tree, "without the area");
+}
+
+/// As where the file of the LUN is replaced.
+#[test]
+fn another_file_system_in_the_place_of_the_one_that_was_mounted_is_left_alone() {
+    let target = Target::made(1);
+    let mount = target.mount(0);
+    target.create(0, &mount, "name 0").unwrap();
+    target.give_up(0).expect("it can bring out what it has");
+    let options = ext2::MakeOptions { uuid: uuid::Uuid::from_u128(77), ..tools::make_options() };
+    now(ext2::make(&target.disk, &options)).unwrap();
+    let bytes = tools::bytes_of(&target.disk);
+    assert_eq!(target.hold(0, &mount).err().map(|error| error.kind()), Some(ext2::ErrorKind::NotClean));
+    assert!(tools::bytes_of(&target.disk) == bytes, "nothing was written");
 }
 
 /// A few operations that are drawn from the seed; they may fail.

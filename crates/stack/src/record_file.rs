@@ -8,7 +8,7 @@
 //! notes for a damaged one. Room for a record that is not there yet can be made early.
 
 use std::fmt::Display;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Result, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -17,9 +17,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use self::notes::{ROOM_BYTES, Records, Subject};
+pub(crate) use self::syncing::sync_directory_of;
+use self::syncing::sync_file;
 use crate::error::{Error, Failure};
 
 mod notes;
+mod syncing;
 
 /// Extension of their names.
 pub(crate) const EXTENSION: &str = "json";
@@ -77,7 +80,7 @@ fn write_to_room(path: &Path, text: String) -> Result<()> {
     // All of the room stays the record's.
     bytes.resize(ROOM_BYTES, b' ');
     file.write_all_at(&bytes, 0)?;
-    file.sync_all()?;
+    sync_file(&file)?;
     fs::rename(&room, path)?;
     sync_directory_of(path)
 }
@@ -90,7 +93,7 @@ pub(crate) fn make_room(path: &Path) -> Result<()> {
     let room = with_suffix(path, ".room");
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&room)?;
     file.write_all_at(&[0; ROOM_BYTES], 0)?;
-    file.sync_all()?;
+    sync_file(&file)?;
     sync_directory_of(&room)
 }
 
@@ -172,7 +175,7 @@ fn replace_by(path: &Path, bytes: &[u8]) -> Result<()> {
 fn write_and_rename(beside: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(beside)?;
     file.write_all(bytes)?;
-    file.sync_all()?;
+    sync_file(&file)?;
     fs::rename(beside, path)
 }
 
@@ -201,19 +204,11 @@ pub(crate) fn files_in(directory: &Path, extension: &str) -> Result<Vec<PathBuf>
     Ok(files)
 }
 
-/// Makes the creation or removal of a file durable.
-///
-/// # Errors
-/// Those of the file system.
-pub(crate) fn sync_directory_of(path: &Path) -> Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent)?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::syncing::tests::lose_power;
     use super::*;
 
     #[test]
@@ -238,6 +233,13 @@ mod tests {
         let error = replace(&path, &2).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "fsync of it is refused: {error}");
         assert_eq!(read(&path).unwrap().as_deref(), Some(&b"1"[..]));
+        // No note either: the disk is not full.
+        let record = BTreeMap::from([("number", 1)]);
+        note(&path, &record).unwrap();
+        std::os::unix::fs::symlink("/dev/null", directory.path().join("a.json.new")).unwrap();
+        let error = note(&path, &BTreeMap::from([("number", 2)])).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(text(&path).is_some_and(|text| text.contains('1')));
     }
 
     /// There is no room for the new one.
@@ -299,6 +301,56 @@ mod tests {
             }
             remove(&path).unwrap();
         }
+    }
+
+    /// By each of the ways: anew, on a full disk as a note, and there in the room that was made for it.
+    #[test]
+    fn a_record_that_is_noted_or_removed_is_so_after_a_power_loss() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.json");
+        let record = |number: u32| BTreeMap::from([("number", number)]);
+        let with = |number: u32| Some(format!("{{\"number\":{number}}}"));
+        let left = || {
+            lose_power(directory.path());
+            text(&path).map(|text| text.split_whitespace().collect::<String>())
+        };
+        for number in 0..3 {
+            note(&path, &record(number)).unwrap();
+            assert_eq!(left(), with(number), "anew");
+        }
+        for number in 3..9 {
+            note_when_full(&path, &record(number)).unwrap();
+            assert_eq!(left(), with(number), "a note");
+        }
+        remove(&path).unwrap();
+        assert_eq!(left(), None);
+        make_room(&path).unwrap();
+        assert_eq!(left(), None);
+        let room = fs::read(with_suffix(&path, ".room")).unwrap();
+        assert_eq!(room.len(), ROOM_BYTES, "a full disk has as many bytes for it");
+        note_when_full(&path, &record(9)).unwrap();
+        assert_eq!(left(), with(9), "in its room");
+        let whole = fs::read(&path).unwrap();
+        assert_eq!(whole.len(), ROOM_BYTES, "which it keeps");
+        let parsed: BTreeMap<String, u32> = serde_json::from_slice(&whole).unwrap();
+        assert_eq!(parsed, BTreeMap::from([("number".to_owned(), 9)]), "and is nothing else");
+        note_when_full(&path, &record(10)).unwrap();
+        assert_eq!(left(), with(10), "a note behind it");
+        replace(&path, &record(11)).unwrap();
+        assert_eq!(left(), with(11));
+    }
+
+    /// One that is too long for its room has none, and leaves that as it was.
+    #[test]
+    fn a_record_that_is_longer_than_the_room_for_it_is_not_made_on_a_full_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.json");
+        make_room(&path).unwrap();
+        let record = |bytes: usize| BTreeMap::from([("text", "x".repeat(bytes))]);
+        let refused = note_when_full(&path, &record(ROOM_BYTES)).unwrap_err();
+        assert_eq!((refused.kind(), text(&path)), (ErrorKind::StorageFull, None));
+        note_when_full(&path, &record(100)).unwrap();
+        assert!(text(&path).is_some());
     }
 
     #[test]

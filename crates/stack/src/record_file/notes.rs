@@ -15,6 +15,8 @@ use base::checksum::crc32c;
 use serde::de::IgnoredAny;
 use serde_json::Deserializer;
 
+use super::syncing::sync_file;
+
 /// Bytes of the room for a record: a block of most file systems.
 pub(super) const ROOM_BYTES: usize = 4096;
 
@@ -135,7 +137,7 @@ pub(super) fn write(path: &Path, record: &str, subject: Subject) -> Result<()> {
     let (start, line) = records.next(bytes.len(), record, subject).ok_or(ErrorKind::StorageFull)?;
     let file = OpenOptions::new().write(true).open(path)?;
     file.write_all_at(line.as_bytes(), start as u64)?;
-    file.sync_all()
+    sync_file(&file)
 }
 
 #[cfg(test)]
@@ -215,6 +217,23 @@ mod tests {
                 bytes = noted(&bytes, &lost, Subject::Loss).expect("there is room for a loss");
                 assert_eq!(newest(&bytes), lost);
             }
+        }
+    }
+
+    /// Whatever part of it is written: the one before counts until it is whole.
+    #[test]
+    fn a_loss_that_does_not_fit_beside_the_note_that_counts_has_no_room() {
+        let first = with_room(record(0, 0).into_bytes());
+        for notes in [1, 2] {
+            let noted_before = |bytes: Vec<u8>, number| noted(&bytes, &record(number, 0), Subject::State).unwrap();
+            let bytes = (1..=notes).fold(first.clone(), noted_before);
+            let lost = |more: usize| noted(&bytes, &record(9, more), Subject::Loss);
+            let longest = (0..first.len()).rev().find(|&more| lost(more).is_some()).expect("a short one fits");
+            assert!(longest > first.len() / 2, "it has all the room but that of the note");
+            let line = Records::in_file(&bytes).unwrap().note.unwrap().line;
+            let written = lost(longest).unwrap();
+            assert_eq!(written[line.clone()], bytes[line], "the note that counts");
+            assert_eq!(newest(&written), record(9, longest));
         }
     }
 

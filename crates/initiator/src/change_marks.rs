@@ -222,16 +222,17 @@ impl RemoteLun {
         check(&outcome, "clearing a change mark").map(|()| true)
     }
 
-    /// Removes a held mark at the target.
+    /// Removes a held mark at the target. Later sessions do not take it, also after an error: it is
+    /// known to nobody, and what it would tell of is no change by others.
     ///
     /// # Errors
-    /// Those of commands.
+    /// Those of commands; the target may have the mark then.
     pub async fn forget_mark(&self, id: [u8; 16]) -> Result<(), Error> {
         self.support()?;
         let parameters = Parameters { id, token: 0, sequence: 0 };
-        let outcome = self.change_mark_out(action_out::FORGET, parameters, Repeat::Always).await?;
+        let outcome = self.change_mark_out(action_out::FORGET, parameters, Repeat::Always).await;
         self.shared().taken.lock().remove(&id);
-        check(&outcome, "forgetting a change mark")
+        check(&outcome?, "forgetting a change mark")
     }
 
     pub(crate) async fn change_mark_in(&self, cdb: Cdb) -> Result<Vec<u8>, Error> {

@@ -27,6 +27,11 @@ fn host(world: &World, number: u32) -> InitiatorOptions {
 }
 
 fn serve(world: &mut World) {
+    let server = server(world);
+    world.network.set_server(Some(server));
+}
+
+fn server(world: &mut World) -> TargetServer {
     let device = Arc::new(MemoryDevice::new(16 * MIB, identity("marked")));
     let options = LogicalUnitOptions { change_store: Some(Arc::new(MemoryChanges)), ..LogicalUnitOptions::default() };
     let unit = LogicalUnit::new(device, options);
@@ -34,8 +39,7 @@ fn serve(world: &mut World) {
     let luns = LunMap::new();
     luns.insert(0, unit);
     let clock = Arc::new(world.clock.clone());
-    let server = TargetServer::with_clock(vec![Target::new(IQN, luns)], TargetServerOptions::default(), clock);
-    world.network.set_server(Some(server));
+    TargetServer::with_clock(vec![Target::new(IQN, luns)], TargetServerOptions::default(), clock)
 }
 
 fn write(world: &mut World, lun: &Arc<RemoteLun>, offset: u64) {
@@ -95,6 +99,28 @@ fn a_mark_tells_what_others_wrote_and_is_taken_again_after_a_lost_session() {
     assert_eq!(ranges(&mut world, &one), [range(3, 1), range(7, 1)], "its own write after that is not there");
     call!(world, one, forget_mark(ID)).unwrap();
     assert!(call!(world, one, marks()).unwrap().is_empty());
+}
+
+/// Nobody needs it, whatever the target says, and nobody clears it.
+#[test]
+fn a_mark_that_could_not_be_forgotten_is_not_taken_again_after_a_lost_session() {
+    let mut world = World::new(4);
+    let server = server(&mut world);
+    world.network.set_server(Some(server.clone()));
+    let options = InitiatorOptions { replacement_timeout: Duration::from_secs(5), ..host(&world, 1) };
+    let one = world.connect(options).unwrap();
+    call!(world, one, take_mark(ID, 5)).unwrap();
+    world.network.set_server(None);
+    world.network.cut();
+    call!(world, one, forget_mark(ID)).unwrap_err();
+    world.network.set_server(Some(server));
+    let events = one.subscribe();
+    while one.status().state != initiator::State::Online {
+        world.pass(Duration::from_secs(1));
+    }
+    let told = std::iter::from_fn(|| events.try_receive()).filter(|event| matches!(event, Event::Invalidated(_)));
+    assert_eq!(told.count(), 0);
+    assert_eq!(one.status().changed_by_others_bytes, 0);
 }
 
 /// A target that forgot the mark cannot say which copies are old: all are void.

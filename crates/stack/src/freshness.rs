@@ -130,7 +130,11 @@ pub(crate) async fn assess(
         caches.check_is_last(place)?;
     }
     let is_other_copy = caches.last_of_other_copy(place)?.is_some();
-    let asked = ask_until_answered(|| assess_last(remotes, caches, store, place, promise)).await;
+    // One for each LUN and all attempts: what an attempt took that came to nothing is the same mark,
+    // and no other.
+    let new_marks: Vec<MarkRecord> = remotes.member_luns().iter().map(|_| new_mark()).collect();
+    let ask = || assess_last(remotes, caches, (store, place), promise, &new_marks);
+    let asked = ask_until_answered(ask).await;
     let mut assessed = answered(asked).map_err(|error| error.context(format!("the {} {place}", store.as_str())))?;
     if is_other_copy {
         assessed.take_cold("it is another copy than this host's list says, and is taken as it is");
@@ -140,13 +144,18 @@ pub(crate) async fn assess(
     Ok(assessed)
 }
 
-/// As [`assess`], of the copy that this host used last.
+fn new_mark() -> MarkRecord {
+    MarkRecord::new(Uuid::new_v4().into_bytes(), draw_token())
+}
+
+/// As [`assess`], of the copy that this host used last. A LUN whose target has no mark of the store
+/// gets its one of `new_marks`.
 async fn assess_last(
     remotes: &Remotes,
     caches: &Caches,
-    store: Store,
-    place: &Place,
+    (store, place): (Store, &Place),
     promise: Promise,
+    new_marks: &[MarkRecord],
 ) -> std::result::Result<Assessed, Asked> {
     let identity = remotes.identity();
     let uuid = uuid_at(place);
@@ -182,7 +191,7 @@ async fn assess_last(
     assessed.was_marked = record.is_none() || assessed.luns.iter().any(is_expected);
     let member_luns = remotes.member_luns();
     if member_luns.iter().flat_map(|member| &member.luns).all(|lun| lun.change_mark_support().is_some()) {
-        match assessed.ask(&member_luns, caches, record.clone()).await {
+        match assessed.ask(&member_luns, new_marks, caches, record.clone()).await {
             Ok(()) => return Ok(assessed),
             Err(Asked::There(error))
                 if is_without_mark(&error) || (promise.overwrites_changes && !is_silence(&error)) =>
@@ -243,11 +252,12 @@ impl Assessed {
     async fn ask(
         &mut self,
         member_luns: &[MemberLun],
+        new_marks: &[MarkRecord],
         caches: &Caches,
         record: Option<StoreRecord>,
     ) -> std::result::Result<(), Asked> {
         let remembered: Vec<Option<MarkRecord>> = self.luns.iter().map(|lun| lun.mark.clone()).collect();
-        let marks = self.draw_marks(member_luns).await.map_err(Asked::There)?;
+        let marks = self.draw_marks(member_luns, new_marks).await.map_err(Asked::There)?;
         self.remember(caches, record.as_ref(), &remembered).map_err(Asked::Here)?;
         let mut changed = Vec::new();
         for (member, lun) in member_luns.iter().zip(&mut self.luns) {
@@ -287,10 +297,14 @@ impl Assessed {
         Ok(())
     }
 
-    /// Gives each LUN the mark that it is to have: that of its target where this has one, else a new one.
-    async fn draw_marks(&mut self, member_luns: &[MemberLun]) -> std::result::Result<MarksFound, block::Error> {
+    /// Gives each LUN the mark that it is to have: that of its target where this has one, else the new one.
+    async fn draw_marks(
+        &mut self,
+        member_luns: &[MemberLun],
+        new_marks: &[MarkRecord],
+    ) -> std::result::Result<MarksFound, block::Error> {
         let mut marks = MarksFound { is_reported: true, is_owing: false, are_all_known: true, report_all: true };
-        for (member, lun) in member_luns.iter().zip(&mut self.luns) {
+        for ((member, lun), new) in member_luns.iter().zip(&mut self.luns).zip(new_marks) {
             let (found, is_known) = member.find(lun.mark.as_ref()).await?;
             let stage = match lun.mark.as_ref().map(MarkRecord::stage) {
                 Some(MarkStage::Cleared | MarkStage::TokenOwed) if !is_known => MarkStage::Owing,
@@ -304,7 +318,7 @@ impl Assessed {
             let mark = match found {
                 // Either token is accepted until the new one is known to be at the target.
                 Some(mark) => MarkRecord::new(mark.id, mark.token).with_candidate(draw_token()),
-                None => MarkRecord::new(Uuid::new_v4().into_bytes(), draw_token()),
+                None => new.clone(),
             };
             lun.mark = Some(mark.with_stage(stage));
         }

@@ -333,7 +333,7 @@ mod tests {
         let whole = fs::read(&path).unwrap();
         assert_eq!(whole.len(), ROOM_BYTES, "which it keeps");
         let parsed: BTreeMap<String, u32> = serde_json::from_slice(&whole).unwrap();
-        assert_eq!(parsed, record(9), "and is nothing else");
+        assert_eq!(parsed, BTreeMap::from([("number".to_owned(), 9)]), "and is nothing else");
         note_when_full(&path, &record(10)).unwrap();
         assert_eq!(left(), with(10), "a note behind it");
         replace(&path, &record(11)).unwrap();

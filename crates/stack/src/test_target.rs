@@ -1,14 +1,16 @@
 //! A target for tests of this crate, on a loopback port, and hosts that connect to it.
 
-use std::future::pending;
+use std::future::{pending, ready};
 use std::net::SocketAddr;
-use std::sync::{Arc, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use base::clock::Clock;
 use block::SharedDevice;
 use iscsi::pdu::Isid;
 use iscsi::target::TargetPortal;
+use logical_unit::change_marks::{MarkUpdate, Saving};
 use logical_unit::{ChangeStore, LogicalUnit, LogicalUnitOptions, LunMap, SharingOptions};
 use target::{Target, TargetServer, TargetServerOptions};
 
@@ -41,6 +43,7 @@ pub(crate) fn serve_several(luns: Vec<SharedDevice>, store: impl Fn() -> Arc<dyn
 }
 
 /// A LUN that is taken out of its target and put back as it was, as by two reloads.
+#[derive(Clone)]
 pub(crate) struct Removable {
     server: TargetServer,
     luns: LunMap,
@@ -71,6 +74,36 @@ pub(crate) fn serve_removable(
     let clock = Some(system_clock().unwrap());
     let options = LogicalUnitOptions { change_store: Some(store), sharing, clock, ..LogicalUnitOptions::default() };
     serve_removably(vec![(lun, options)])
+}
+
+/// Takes the LUN out of its target as soon as a change mark is made there: who made it does not get its report. It is put
+/// back after a moment.
+#[derive(Default)]
+struct AwayAtMark {
+    lun: OnceLock<Removable>,
+    was_away: AtomicBool,
+}
+
+/// How long it is out.
+const AWAY: Duration = Duration::from_millis(300);
+
+impl ChangeStore for AwayAtMark {
+    fn save(&self, _: Vec<MarkUpdate>) -> Saving {
+        if let Some(lun) = self.lun.get().filter(|_| !self.was_away.swap(true, Ordering::Relaxed)) {
+            lun.remove();
+            let lun = lun.clone();
+            tokio::spawn(async move { lun.put_back_after(AWAY).await });
+        }
+        Box::pin(ready(Ok(())))
+    }
+}
+
+/// As [`serve`], with a LUN that is away for a moment once the first mark is made.
+pub(crate) fn serve_away_at_mark(lun: SharedDevice) -> SocketAddr {
+    let store = Arc::new(AwayAtMark::default());
+    let (address, removable) = serve_removable(lun, store.clone(), false);
+    assert!(store.lun.set(removable).is_ok(), "it is set once");
+    address
 }
 
 fn serve_with(lun: SharedDevice, options: LogicalUnitOptions) -> SocketAddr {

@@ -34,7 +34,9 @@ impl MountMark {
         release_marks(remotes, &caches).await;
         let mark = Self { caches, refusal: Arc::new(OnceLock::new()) };
         for member in remotes.member_luns() {
-            match ask_until_answered(|| mark.take_of(name, &member)).await {
+            // One for all attempts: what one took that came to nothing is the same mark, and no other.
+            let drawn = MarkRecord::new(Uuid::new_v4().into_bytes(), draw_token());
+            match ask_until_answered(|| mark.take_of(name, &member, &drawn)).await {
                 Err(Asked::There(error)) if !is_silence(&error) => {
                     tracing::warn!(%error, "what others change while the target is away is not noticed");
                 }
@@ -48,11 +50,10 @@ impl MountMark {
         Ok(mark)
     }
 
-    async fn take_of(&self, name: &str, member: &MemberLun) -> std::result::Result<(), Asked> {
+    async fn take_of(&self, name: &str, member: &MemberLun, mark: &MarkRecord) -> std::result::Result<(), Asked> {
         if member.luns.iter().any(|lun| lun.change_mark_support().is_none()) {
             return Ok(());
         }
-        let mark = MarkRecord::new(Uuid::new_v4().into_bytes(), draw_token());
         let lun = LunRecord::new(&member.identity, Some(mark.clone()));
         self.caches.note_released(&lun).map_err(Asked::Here)?;
         for lun in &member.luns {
@@ -100,24 +101,55 @@ impl MountMark {
 mod tests {
     use std::time::Duration;
 
-    use block::Identity;
+    use block::device::DeviceExt;
     use block::memory::MemoryDevice;
+    use block::{Buffer, Identity};
+    use iscsi::pdu::Isid;
     use logical_unit::MemoryChanges;
 
     use super::*;
     use crate::error::Failure;
     use crate::paths::Paths;
-    use crate::test_target::{connect, connect_impatiently, serve_removable};
+    use crate::test_target::{connect, connect_impatiently, serve_away_at_mark, serve_removable};
+
+    fn device() -> Arc<MemoryDevice> {
+        let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
+        Arc::new(MemoryDevice::new(16 << 20, identity))
+    }
+
+    fn caches() -> (tempfile::TempDir, Caches) {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
+        let caches = Caches::open(&paths).unwrap();
+        (directory, caches)
+    }
+
+    /// That of an attempt which came to nothing would be taken again in the next session, and tell of changes by nobody.
+    #[tokio::test]
+    async fn a_mount_whose_lun_was_away_between_two_questions_has_one_mark_and_writes_after_a_lost_session() {
+        let address = serve_away_at_mark(device());
+        let (_directory, caches) = caches();
+        let isid = Isid::random_format(7, 1);
+        let remotes = connect(address, "own", Some(isid), false).await;
+        let mark = MountMark::take("disk", &remotes, caches).await.unwrap();
+        let lun = Arc::clone(&remotes.member_luns()[0].luns[0]);
+        assert_eq!(lun.marks().await.unwrap().len(), 1);
+        // Another session takes the place of this one, which comes back once that has ended.
+        let sessions = lun.status().session_count;
+        let other = connect(address, "own", Some(isid), false).await;
+        let _ = tokio::time::timeout(Duration::from_secs(5), other.close()).await;
+        while lun.status().session_count == sessions {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        remotes.device().write(0, Buffer::zeroed(4096), false).await.unwrap();
+        assert_eq!(mark.trouble(), None);
+    }
 
     /// Without it the mount would not hear of changes by others for as long as it lasts.
     #[tokio::test]
     async fn a_mount_of_a_lun_that_is_not_there_for_a_moment_has_a_mark_and_of_one_that_stays_away_is_refused() {
-        let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
-        let device = Arc::new(MemoryDevice::new(16 << 20, identity));
-        let (address, lun) = serve_removable(device, Arc::new(MemoryChanges), false);
-        let directory = tempfile::tempdir().unwrap();
-        let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
-        let caches = Caches::open(&paths).unwrap();
+        let (address, lun) = serve_removable(device(), Arc::new(MemoryChanges), false);
+        let (_directory, caches) = caches();
         let remotes = connect(address, "own", None, false).await;
         lun.remove();
         let back = lun.put_back_after(Duration::from_millis(300));

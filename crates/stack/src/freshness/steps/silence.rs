@@ -27,6 +27,20 @@ async fn a_lun_that_is_not_there_for_a_moment_of_an_attach_costs_neither_dirty_d
     assert_eq!(host.mark().stage(), MarkStage::Cleared);
 }
 
+/// A mark of an attempt that came to nothing would be taken again in the next session, and tell of changes by nobody.
+#[tokio::test]
+async fn attempts_of_an_attach_have_one_mark_and_dirty_data_is_not_refused_after_them() {
+    let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
+    let host = Host::new(test_target::serve_away_at_mark(Arc::new(MemoryDevice::new(16 * MIB, identity))));
+    let attached = Attached::new(&host).await;
+    let marks = attached.remotes.member_luns()[0].luns[0].marks().await.unwrap();
+    assert_eq!(marks.iter().map(|mark| mark.id).collect::<Vec<_>>(), [host.mark().id()]);
+    attached.cache.write(0, ones(), false).await.unwrap();
+    attached.lose_session().await;
+    assert_eq!(attached.guard.trouble(), None);
+    attached.end(false).await;
+}
+
 /// As that of a LUN that is not there at its login.
 #[tokio::test]
 async fn an_attach_of_a_lun_that_does_not_come_back_is_refused_and_the_next_one_finds_all_as_it_was() {

@@ -12,8 +12,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tests::{Finished, IQN, Process, World, finish, tool};
 
-/// What no machine is too slow for.
-
 const LUN: [&str; 2] = ["--lun", "0=file:disk.img,size=16MiB"];
 
 const CACHE: [&str; 6] = ["--cache", "disk.cache", "--cache-size", "8MiB", "--cache-clean-above", "100%"];

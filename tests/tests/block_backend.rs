@@ -140,7 +140,8 @@ fn a_block_device_in_use_or_write_protected_is_refused_in_words() {
     let refused = serve(&lun(&disk, ""), "second");
     assert_ne!(refused.code, Some(0));
     assert!(refused.stderr.contains("in use by another process"), "{refused:?}");
-    target.process.terminate().success();
+    // Nothing was written: it does not matter here whether the disk is too busy for a last flush.
+    target.process.terminate();
     drop(disk);
     let disk = LoopDevice::over(&world.path("disk.img"), &["--read-only"]);
     let refused = serve(&lun(&disk, ""), "third");

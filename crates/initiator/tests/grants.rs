@@ -655,9 +655,9 @@ fn nothing_is_written_where_the_whole_lun_cannot_be_claimed_back() {
     assert_eq!(world.run(device.read(LAST.offset, Buffer::zeroed(512))).unwrap()[0], 0);
 }
 
-/// What waits at that moment was to be written under the lock of before: a mount that brings what it has committed to its
-/// place has nothing dirty, and would write old blocks over those of others. So it is until the last use has ended: it
-/// does not know yet that the lock is lost.
+/// What waits at that moment was to be written under the lock of before: a mount that brings what it has committed to
+/// its place has nothing dirty, and would write old blocks over those of others. So it is until the last use has ended:
+/// it does not know yet that the lock is lost.
 #[test]
 fn what_waits_while_the_whole_lun_cannot_be_claimed_back_is_not_written_and_the_host_goes_on() {
     let mut world = World::new(25);

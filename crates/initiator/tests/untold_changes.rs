@@ -127,8 +127,8 @@ const LINES_MAX: usize = 100;
 /// That a session is lost and back, and that others changed the LUN, ten times each.
 const LINES_OF_A_MINUTE: u64 = 30;
 
-/// Every second question about marks is answered with a report, and so no round of questions settles anything: there are
-/// waits, the session counts as one that failed, and requests have their time.
+/// Every second question about marks is answered with a report, and so no round of questions settles anything: there
+/// are waits, the session counts as one that failed, and requests have their time.
 #[test]
 fn a_target_that_reports_something_whenever_it_is_asked_is_asked_seldom_and_requests_have_their_time() {
     for news in [Sense::POWER_ON_OR_RESET, Sense::MODE_PARAMETERS_CHANGED, Sense::REPORTED_LUNS_CHANGED] {

@@ -227,8 +227,7 @@ impl HostLock {
             return false;
         }
         self.pause().await;
-        self.claimed().await.is_ok()
-            && self.grants.go_on(ALL, Right::Read).is_some_and(|used| used.tenure() == tenure)
+        self.claimed().await.is_ok() && self.grants.go_on(ALL, Right::Read).is_some_and(|used| used.tenure() == tenure)
     }
 
     /// Whether this host has the lock to change.

@@ -197,8 +197,8 @@ impl Opened {
     }
 }
 
-/// Logs out, and as a client of a shared LUN leaves: what it holds is others' at once, and nobody waits until it counts as
-/// dead.
+/// Logs out, and as a client of a shared LUN leaves: what it holds is others' at once, and nobody waits until it counts
+/// as dead.
 async fn leave(remotes: &Remotes) {
     match tokio::time::timeout(CLOSE_TIME_MAX, remotes.close()).await {
         Ok(Ok(())) => {}

@@ -76,8 +76,8 @@ pub(crate) fn serve_removable(
     serve_removably(vec![(lun, options)])
 }
 
-/// Takes the LUN out of its target as soon as a change mark is made there: who made it does not get its report. It is put
-/// back after a moment.
+/// Takes the LUN out of its target as soon as a change mark is made there: who made it does not get its report. It is
+/// put back after a moment.
 #[derive(Default)]
 struct AwayAtMark {
     lun: OnceLock<Removable>,

@@ -1,9 +1,9 @@
 //! The forgetting of clean copies that events of the origin ask for, once the requests on them are done.
 //!
 //! Each takes a place among the requests, so that none that comes later is answered from such a copy. While one waits
-//! for its place, what is asked for within its range needs no other: whatever came behind it has not begun. So an origin
-//! that reports the same change again and again while a request hangs makes one of them wait. Of those that are apart
-//! there are [`FORGETTINGS_MAX`]; the next one is for everything, and has room for all that follow.
+//! for its place, what is asked for within its range needs no other: whatever came behind it has not begun. So an
+//! origin that reports the same change again and again while a request hangs makes one of them wait. Of those that are
+//! apart there are [`FORGETTINGS_MAX`]; the next one is for everything, and has room for all that follow.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -212,9 +212,9 @@ impl Holding {
         }
     }
 
-    /// Begins to give up a lock that could not be reclaimed. The whole unit is lost until no request of the layers above
-    /// uses it any more: what such a request goes on to write must not follow what others have written. Returns the
-    /// wait for that.
+    /// Begins to give up a lock that could not be reclaimed. The whole unit is lost until no request of the layers
+    /// above uses it any more: what such a request goes on to write must not follow what others have written. Returns
+    /// the wait for that.
     pub(super) fn begin_giving_up(&self, resource: Resource) -> Option<Dropped> {
         let grants = self.grants().filter(|grants| grants.is_whole())?;
         let part = part_of(grants, resource).filter(|part| grants.standing(*part) == Some(Standing::Claimed))?;

@@ -77,8 +77,8 @@ pub enum Event {
         /// Its data segment, at most [`EVENT_BYTES_MAX`] bytes of it.
         data: Vec<u8>,
     },
-    /// A logical unit was reset because a command did not end; all its commands that were sent before the reset ended as
-    /// Aborted.
+    /// A logical unit was reset because a command did not end; all its commands that were sent before the reset ended
+    /// as Aborted.
     LogicalUnitReset {
         /// LUN field.
         lun: u64,

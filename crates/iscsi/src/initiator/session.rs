@@ -291,9 +291,9 @@ impl Session {
         taken
     }
 
-    /// Holds back commands for the unit of `lun`, which the connection `cid` resets: what is sent meanwhile outlives the
-    /// reset (RFC 7143 11.5.1), and nobody knows when the target carries it out. Immediate commands pass: the lease of a
-    /// shared unit does not wait.
+    /// Holds back commands for the unit of `lun`, which the connection `cid` resets: what is sent meanwhile outlives
+    /// the reset (RFC 7143 11.5.1), and nobody knows when the target carries it out. Immediate commands pass: the lease
+    /// of a shared unit does not wait.
     pub(super) fn begin_reset(&mut self, cid: u16, lun: u64) {
         self.resets.push((cid, lun));
     }

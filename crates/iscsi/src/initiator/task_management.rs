@@ -13,9 +13,9 @@
 //! Requests are immediate: a closed window does not delay them (RFC 7143 11.5). A command that ends
 //! on its own while its abort is under way ends normally.
 //!
-//! A reset covers commands with a lower CmdSN than its own (RFC 7143 11.5.1). Those of its unit that would have a higher
-//! one wait in the session until it is answered: they would outlive it, whatever the target has said of those before.
-//! An immediate command passes; it has the number of the reset, and is ended by an abort of its own if need be.
+//! A reset covers commands with a lower CmdSN than its own (RFC 7143 11.5.1). Those of its unit that would have a
+//! higher one wait in the session until it is answered: they would outlive it, whatever the target has said of those
+//! before. An immediate command passes; it has the number of the reset, and is ended by an abort of its own if need be.
 
 use std::time::Duration;
 

@@ -123,8 +123,10 @@ impl Sharing {
             (state.saved.clone(), registered.and_then(|(_, found)| found.previous))
         });
         let lives = previous.into_iter().chain([client]);
-        // Each is added, also when there was no room for the one before.
-        let has_room = lives.fold(true, |has_room, life| saved.ended.add(life) && has_room);
+        let mut has_room = true;
+        for life in lives {
+            has_room &= saved.ended.add(life);
+        }
         let is_saved = self.save(saved.clone()).await;
         if is_saved {
             self.with(|state, _| state.saved = saved);

@@ -124,7 +124,8 @@ mod tests {
         (directory, caches)
     }
 
-    /// That of an attempt which came to nothing would be taken again in the next session, and tell of changes by nobody.
+    /// That of an attempt which came to nothing would be taken again in the next session, and tell of changes by
+    /// nobody.
     #[tokio::test]
     async fn a_mount_whose_lun_was_away_between_two_questions_has_one_mark_and_writes_after_a_lost_session() {
         let address = serve_away_at_mark(device());

@@ -534,7 +534,8 @@ fn a_target_that_says_that_a_request_waits_is_believed_as_long_as_it_says_so() {
 #[test]
 fn a_target_that_takes_a_claim_and_says_nothing_is_not_waited_for() {
     let (mut member, _, second) = reclaiming();
-    let claim = member.paths.get(ONE).expect("it has a path").under_way.keys().next().copied().expect("it is under way");
+    let path = member.paths.get(ONE).expect("it has a path");
+    let claim = path.under_way.keys().next().copied().expect("it is under way");
     member.handle_answer(NOW, ONE, claim, Answer::Done);
     live_for(&mut member, NOW, answer_time() + Duration::from_secs(1));
     assert!(member.over().is_some() && standing(&member) == Some(GrantStanding::Lost));

@@ -252,7 +252,7 @@ impl Run {
             0..=4 => self.submit(action % 8, detail, amount),
             5 => self.connection.logout(&self.session),
             6 if self.setup.is_discovery && self.setup.is_logged_in => self.connection.send_targets(&mut self.session),
-            7 => self.connection.reset_logical_unit(self.now, &self.session, LUN),
+            7 => self.connection.reset_logical_unit(self.now, &mut self.session, LUN),
             _ => {}
         }
     }

@@ -311,7 +311,7 @@ fn what_nobody_synced_is_there_after_a_kill_some_seconds_later() {
     let lun = Lun::new("16MiB");
     let mounted = lun.mount(&[]);
     fs::write(mounted.path("a"), b"nobody synced it").unwrap();
-    lun.world.wait_for_status("files", "nothing left to commit", |status| status["changed_blocks"] == 0);
+    lun.world.wait_for_status("files", "nothing left to commit", |status| status["mount"]["changed_blocks"] == 0);
     mounted.kill();
     let mounted = lun.mount(&[]);
     assert_eq!(fs::read(mounted.path("a")).unwrap(), b"nobody synced it");

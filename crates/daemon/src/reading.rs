@@ -37,6 +37,7 @@ impl Reading {
         let (sender, receiver) = oneshot::channel();
         let is_under_way = Arc::clone(&self.is_under_way);
         let started = thread::Builder::new().name("files".to_owned()).spawn(move || {
+            base::background::turn("daemon-files");
             let read = read();
             is_under_way.store(false, Ordering::Release);
             // Nobody may wait for it any more.

@@ -6,6 +6,7 @@ use iscsi::pdu::Residual;
 use scsi::{Sense, SenseKey, Status};
 
 use crate::error::sense_error;
+use crate::sharing::order::is_fenced;
 
 /// What an outcome means.
 #[derive(Debug)]
@@ -132,11 +133,6 @@ fn judge_sense(sense: &Sense, what: &str) -> Verdict {
         SenseKey::IllegalRequest if sense.asc == 0x25 => Verdict::Absent(sense_error(sense, what)),
         _ => Verdict::Failed(sense_error(sense, what)),
     }
-}
-
-/// Whether a unit says that the client of this session is fenced.
-pub(crate) fn is_fenced(sense: &Sense) -> bool {
-    sense.is_same_condition(&Sense::SHARING_FENCED)
 }
 
 #[cfg(test)]

@@ -48,6 +48,7 @@
 //! | `search` | the search for a target that cannot be reached yet |
 //! | [`segments`] | TCP segments as the kernel counts them |
 //! | [`serve`] | targets and their logical units |
+//! | [`rooted_setting`] | the text of a setting that means the same from whatever directory it is read |
 //! | [`settings`] | the table of settings of an attachment, and the chosen values |
 //! | [`sidecar`] | the serial number that stays with a file or block device LUN |
 //! | `sharing_file` | the durable state of the hosts that share a LUN |
@@ -113,6 +114,7 @@ mod reload_lines;
 pub mod remote;
 pub mod remotes;
 mod search;
+pub mod rooted_setting;
 pub mod segments;
 pub mod serve;
 pub mod settings;

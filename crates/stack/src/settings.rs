@@ -8,7 +8,6 @@
 //! | [`kind`] | the types of values, and how a text is parsed |
 //! | [`file`] | the file of `attach --config` |
 //! | [`file_place`] | a line of it |
-//! | [`rooted`](mod@rooted) | a text that means the same from whatever directory it is read |
 //! | here | the chosen values |
 //!
 //! The command line overrides the environment, that the file, and that the default. A setting that
@@ -28,7 +27,6 @@ use crate::error::{Error, Failure, Result};
 pub mod file;
 pub mod file_place;
 pub mod kind;
-pub mod rooted;
 pub mod setting;
 pub mod table;
 
@@ -341,12 +339,12 @@ impl Settings {
         })
     }
 
-    /// Every setting that counts at a start alone, with its value, as text that means the same from whatever
-    /// directory it is read; without the name.
-    pub fn at_start(&self) -> BTreeMap<String, String> {
+    /// Every setting that counts at a start alone, with its value, as the text that `rooted` makes of it; without
+    /// the name.
+    pub fn at_start(&self, rooted: impl Fn(&Setting, &OsStr) -> Result<String>) -> BTreeMap<String, String> {
         let is_at_start = |setting: &&Setting| setting.changes == Changes::AtStart && setting.key != "name";
         let value = |setting: &'static Setting| {
-            let text = |given: &Given| rooted::rooted(setting, &given.text);
+            let text = |given: &Given| rooted(setting, &given.text);
             let given = self.given.get(setting.key)?;
             let texts: Vec<String> =
                 given.iter().map(|given| text(given).unwrap_or_else(|_| given.text.to_string_lossy().into())).collect();

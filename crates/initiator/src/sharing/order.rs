@@ -9,8 +9,6 @@ use locks::identity::ClientId;
 use scsi::sharing::Parameters;
 use scsi::{Cdb, Sense, Status};
 
-use crate::verdict::is_fenced;
-
 /// The bit that marks tokens of orders; tokens of the engine's commands do not have it.
 const TOKENS: u64 = 1 << 63;
 
@@ -58,6 +56,11 @@ impl Order {
 /// The number of the order that has this token; `None` for a command of the engine.
 pub(crate) fn number_of(token: u64) -> Option<u64> {
     (token & TOKENS != 0).then_some(token & !TOKENS)
+}
+
+/// Whether a unit says that the client of this session is fenced.
+pub(crate) fn is_fenced(sense: &Sense) -> bool {
+    sense.is_same_condition(&Sense::SHARING_FENCED)
 }
 
 /// What the outcome of the command means for the order.

@@ -6,6 +6,7 @@ use crate::cache_place::CacheConfig;
 use crate::difference_place::DifferenceConfig;
 use crate::log_place::LogConfig;
 use crate::remotes::RemotesConfig;
+use crate::rooted_setting::rooted;
 use crate::settings::Settings;
 use crate::status::start::StartStatus;
 
@@ -32,6 +33,6 @@ impl StackConfig {
     /// What counts until the next start, for who asks whether another one is the same.
     pub fn start_status(&self) -> StartStatus {
         let urls = self.remotes.remotes.iter().map(|remote| Url { user: None, ..remote.url.clone() }.to_string());
-        StartStatus { urls: urls.collect(), settings: self.settings.at_start() }
+        StartStatus { urls: urls.collect(), settings: self.settings.at_start(rooted) }
     }
 }

@@ -3,10 +3,10 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf, absolute};
 
-use super::kind::Kind;
-use super::setting::Setting;
 use crate::error::{Error, Failure, Result};
 use crate::fronts;
+use crate::settings::kind::Kind;
+use crate::settings::setting::Setting;
 
 /// The text with its paths from the root on.
 ///

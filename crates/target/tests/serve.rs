@@ -338,9 +338,12 @@ async fn a_slow_peer_holds_no_more_buffers_than_its_share() {
     for number in 0..64 {
         client.command(100 + number, &cdb10(0x28, 0, 2048), None, 1 << 20).await;
     }
-    tokio::task::yield_now().await;
+    // A turn of a session ends early on a busy machine: its share of the time has an end.
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+        assert!(pool.bytes_out() <= SESSION_DATA_IN_BYTES_MAX + (1 << 20), "{} bytes are out", pool.bytes_out());
+    }
     assert!(pool.bytes_out() > 0);
-    assert!(pool.bytes_out() <= SESSION_DATA_IN_BYTES_MAX + (1 << 20), "{} bytes are out", pool.bytes_out());
     for _ in 0..64 {
         let pdu = client.receive().await.expect("all come in the end");
         assert_eq!(pdu.data.bytes().len(), 1 << 20);

@@ -1,7 +1,8 @@
 //! What an initiator knows of its commands, and what it may expect of the target for that:
 //!
-//! - a command is executed at most once, and no CmdSN twice; commands that need no data begin in the order of their
-//!   numbers, and none before every number below it was used (RFC 7143 4.2.2.1);
+//! - a command is executed at most once, and no CmdSN twice; commands that need no data begin at their unit in the order
+//!   of their numbers, and none before every number below it was used (RFC 7143 4.2.2.1). Between units there is no
+//!   order: those behind a function for one unit wait for it, those for others do not (RFC 7143 11.5.1);
 //! - a write begins only with all its data, and as it was sent, whatever was lost or damaged meanwhile;
 //! - what is read is what the device server gave, whole before its status;
 //! - a task has one response, and once a task management function that ended it is answered, nothing more (RFC 7143
@@ -56,6 +57,15 @@ pub struct Use {
     received: Vec<(usize, usize)>,
 }
 
+/// A command as it was sent.
+struct Sent {
+    /// `None` if it was immediate.
+    cmd_sn: Option<Serial32>,
+    lun: u64,
+    is_write: bool,
+    expected: u32,
+}
+
 /// A task management request under way.
 struct Management {
     function: TaskManagementFunction,
@@ -70,11 +80,12 @@ struct Management {
 pub struct Model {
     /// By initiator task tag.
     uses: BTreeMap<u32, Use>,
-    /// Every command sent, by serial number: CmdSN unless immediate, whether it is a write, its length.
-    sent: Vec<(Option<Serial32>, bool, u32)>,
+    /// Every command sent, by serial number.
+    sent: Vec<Sent>,
     begun: BTreeSet<u32>,
     begun_cmd_sn: BTreeSet<u32>,
-    last_without_data: Option<Serial32>,
+    /// CmdSN of the last one that began at a unit, by LUN.
+    last_without_data: BTreeMap<u64, Serial32>,
     /// Numbers that were used for anything.
     covered: BTreeSet<u32>,
     managements: BTreeMap<u32, Management>,
@@ -107,7 +118,7 @@ impl Model {
         is_write: bool,
     ) {
         let serial = self.next_serial();
-        self.sent.push(((!is_immediate).then_some(cmd_sn), is_write, expected));
+        self.sent.push(Sent { cmd_sn: (!is_immediate).then_some(cmd_sn), lun, is_write, expected });
         if !is_immediate {
             self.note_cmd_sn(cmd_sn);
         }
@@ -151,7 +162,7 @@ impl Model {
             Ok(Cdb::Read(transfer) | Cdb::Write(transfer)) => transfer.blocks.lba as u32,
             _ => panic!("a command that was never sent: {command:?}"),
         };
-        let Some(&(cmd_sn, is_write, _)) = self.sent.get(serial as usize) else {
+        let Some(&Sent { cmd_sn, lun, is_write, .. }) = self.sent.get(serial as usize) else {
             panic!("a command that was never sent: {command:?}")
         };
         assert!(self.begun.insert(serial), "a command is executed once");
@@ -163,8 +174,8 @@ impl Model {
                 below = below.next();
             }
             if !is_write {
-                assert!(self.last_without_data.is_none_or(|last| last.is_before(cmd_sn)), "in the order of CmdSN");
-                self.last_without_data = Some(cmd_sn);
+                let last = self.last_without_data.insert(lun, cmd_sn);
+                assert!(last.is_none_or(|last| last.is_before(cmd_sn)), "at one unit in the order of CmdSN");
             }
         }
         let is_right = command.data_out.iter().enumerate().all(|(offset, &byte)| byte == content(offset));
@@ -269,8 +280,7 @@ impl Model {
             }
         }
         let is_covered = |own: u32, used: &Use| {
-            let came_before = used.is_immediate || used.cmd_sn.is_before(cmd_sn);
-            came_before
+            used.cmd_sn.is_before(cmd_sn)
                 && !used.is_answered
                 && match function {
                     Function::AbortTask => Some(own) == referenced,

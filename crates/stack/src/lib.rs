@@ -10,7 +10,7 @@
 //! | [`difference_place`] | likewise, the difference from a base that is never written |
 //! | `difference_file` | whether the file of a difference is whole and at its place while it is used |
 //! | `difference_note` | that it was not, for the next attach |
-//! | [`caches`] | the list of this host's caches |
+//! | [`caches`] | the list of this host's caches and write logs |
 //! | [`time`] | the clock of a running stack |
 //! | [`config`] | the target's configuration file |
 //! | [`control`] | the control socket every long-running process answers on |

@@ -23,7 +23,7 @@ use super::*;
 use crate::awaited::Awaited;
 use crate::busy_polling::BusyPolling;
 use crate::cache_place::CacheConfig;
-use crate::caches::{Caches, MarkRecord};
+use crate::caches::{Caches, MarkRecord, StoreRecord};
 use crate::content::uuid_at;
 use crate::control::{ControlRequest, call};
 use crate::difference_note::{DifferenceNote, Fate};
@@ -750,4 +750,34 @@ async fn who_waits_for_a_target_waits_also_for_a_lun_that_goes_again_after_the_l
     };
     let (attached, ()) = tokio::join!(awaited.attach(&paths, pending()), go_and_come);
     attached.unwrap().expect("nothing ended it").run(ready(())).await.unwrap();
+}
+
+/// Nothing was written, so that what other stores have of the LUN is as good as it was.
+#[tokio::test]
+async fn an_attach_that_finds_its_lun_gone_notes_nothing_of_stores_at_other_places() {
+    let store = Arc::<SlowChanges>::default();
+    let (address, lun) = serve_removable(Gate::new(), Arc::clone(&store) as Arc<_>, false);
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let caches = Caches::open(&paths).unwrap();
+    let looking = remotes(address, "looking").connect(&system_clock().unwrap()).await.unwrap();
+    let place = Place::new(&directory.path().join("other"), None).unwrap();
+    caches.note(&StoreRecord::new(&place, 4096, &looking.identity(), "other")).unwrap();
+    looking.close().await.unwrap();
+    let is_stale = || caches.find(&place).unwrap().expect("it is noted").is_stale;
+    let attach = async || {
+        let mut config = config(address, directory.path(), Percent::ALL);
+        config.stack.remotes.remotes[0].waits.replacement = Duration::from_millis(500);
+        Attachment::start(config, &paths, pending()).await
+    };
+    let go = async {
+        store.reached.notified().await;
+        lun.remove();
+    };
+    let (refused, ()) = tokio::join!(attach(), go);
+    assert_eq!(refused.err().map(|error| error.failure()), Some(Failure::Unreachable));
+    assert!(!is_stale());
+    lun.put_back();
+    attach().await.unwrap().expect("nothing ended it").run(ready(())).await.unwrap();
+    assert!(is_stale(), "that one could write");
 }

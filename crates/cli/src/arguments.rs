@@ -72,6 +72,8 @@ pub enum Command {
     Daemon(Daemon),
     /// Show what runs on this host, or one of it in detail
     Status(Status),
+    /// Show the load of all attachments, again each second
+    Top(Top),
     /// Show what happened to attachments and mounts, in order
     Events(Events),
     /// Make everything durable that was acknowledged, without writing it back
@@ -247,6 +249,16 @@ pub struct Status {
     pub wait: Option<Duration>,
     #[command(flatten)]
     pub json: Json,
+}
+
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Show it once, after a second
+    #[arg(long)]
+    pub once: bool,
+    /// Print JSON instead of text: one object each second, on a line; with --once one object
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

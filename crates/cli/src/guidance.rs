@@ -164,6 +164,14 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     (
+        "forebay top",
+        &[
+            ("Until Ctrl-C", "forebay top"),
+            ("In a script, and in a pipe", "forebay top --once"),
+            ("Numbers for a program", "forebay top --once --json"),
+        ],
+    ),
+    (
         "forebay events",
         &[
             ("What happened on this host", "forebay events"),

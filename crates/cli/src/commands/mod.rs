@@ -26,6 +26,7 @@ mod status;
 mod subject;
 mod superblock;
 mod target;
+mod top;
 
 use runtime::block_on;
 use stack::Result;
@@ -47,6 +48,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Detach(arguments) => block_on(control::detach(arguments)),
         Command::Daemon(arguments) => block_on(daemon::run(arguments)),
         Command::Status(arguments) => block_on(status::run(arguments)),
+        Command::Top(arguments) => block_on(top::run(arguments)),
         Command::Events(arguments) => block_on(events::run(arguments)),
         Command::Flush(arguments) => block_on(control::flush(arguments)),
         Command::Clean(arguments) => block_on(control::clean(arguments)),

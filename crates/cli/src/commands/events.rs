@@ -195,7 +195,7 @@ mod tests {
 
     fn said(pid: u32, numbers: &[u64], name: &str) -> status::Events {
         let event = |number: &u64| {
-            let event = if number % 2 == 0 { "session-lost" } else { "session-back" };
+            let event = if number.is_multiple_of(2) { "session-lost" } else { "session-back" };
             Event { number: *number, at_ms: 1000 * number, name: name.into(), event: event.into(), words: "w".into() }
         };
         status::Events { name: "n".into(), pid, events: numbers.iter().map(event).collect(), forgotten: 0 }

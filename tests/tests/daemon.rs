@@ -205,6 +205,38 @@ fn an_attachment_that_is_killed_under_writes_comes_back_with_what_was_acknowledg
     assert!(host.log().contains("it ended, and is started again in 1 s"), "{}", host.log());
 }
 
+/// The kinds of the events of `name`, as far as the daemon noted them.
+fn events_of(host: &Host, name: &str) -> Vec<String> {
+    let said = host.run(&["events", name, "--json"]).json();
+    let all = said["events"].as_array().expect("there is a list");
+    let by_daemon = all.iter().filter(|event| event["process"] == "daemon" && event["name"] == name);
+    by_daemon.map(|event| event["event"].as_str().expect("it has a kind").to_owned()).collect()
+}
+
+#[test]
+fn restarts_ends_and_refused_files_are_events_also_of_what_has_ended() {
+    let host = Host::new();
+    host.file("disk", 0, CACHE);
+    host.file("c", 2, "[cache]\npth = \"c\"\n");
+    let _daemon = host.daemon(&[]);
+    signal(pid(&host.kept("disk")), Signal::KILL);
+    host.wait_for("disk", "a restart", |kept| kept["state"] == "running" && kept["restarts"] == 1);
+    host.run(&["detach", "disk"]).success();
+    host.wait_for_state("disk", "detached");
+    let once = ["process-starting", "process-serves"];
+    assert_eq!(events_of(&host, "disk"), [&once[..], &["process-waits"], &once, &["detached"]].concat());
+    let words = host.run(&["events", "disk"]).success();
+    assert!(words.contains("disk process-waits: it is started again in 1 s: signal 9"), "{words}");
+    host.run(&["daemon", "reload"]).success();
+    assert_eq!(events_of(&host, "daemon"), ["started", "file-refused", "files-read"], "the mistake is known");
+    host.remove("disk");
+    host.run(&["daemon", "reload"]).success();
+    host.wait_for("disk", "an end", Value::is_null);
+    assert_eq!(events_of(&host, "disk").last().map(String::as_str), Some("forgotten"));
+    let words = host.run(&["events", "daemon"]).success();
+    assert!(words.contains("c.toml, line 4") && words.contains("files-read: 0 added, 1 removed, 0 changed"), "{words}");
+}
+
 #[test]
 fn a_daemon_that_is_killed_touches_nothing_and_the_next_one_adopts_and_watches_what_runs() {
     let host = Host::new();

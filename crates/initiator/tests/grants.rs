@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base::clock::Clock;
 use block::device::DeviceExt;
-use block::grants::Right;
+use block::grants::{Right, Standing};
 use block::memory::MemoryDevice;
 use block::{Buffer, ByteRange, Copies, Device, Dropped, ErrorKind, Grants, Keeper};
 use initiator::{InitiatorOptions, RemoteLun, State};
@@ -651,4 +651,24 @@ fn what_waits_while_the_whole_lun_cannot_be_claimed_back_is_not_written_and_the_
     hold(&mut world, &one, LAST);
     world.run(write(9)).unwrap();
     assert_eq!(world.run(device.read(LAST.offset, Buffer::zeroed(512))).unwrap()[0], 9);
+}
+
+/// Who cleans for a callback would go on for ever, and keep all that waits for it: nobody polls it any more.
+#[test]
+fn nothing_is_held_or_being_given_up_once_the_device_was_replaced() {
+    let mut world = World::new(26);
+    let (_, one, two) = hosts(&mut world);
+    let delaying = Delaying::over(&world, &one, LEASE * 100, 1000);
+    hold(&mut world, &one, DIRTY);
+    delaying.write(7);
+    let waits = two.read(DIRTY.offset, Buffer::zeroed(512));
+    world.pass(LEASE / 10);
+    assert_eq!(grants(&one).all(&[Standing::Leaving]).len(), 1, "it is called back");
+    let another = Arc::new(MemoryDevice::new(4 * MIB, identity("another")));
+    serve(&mut world, another, SharingOptions::default());
+    world.network.cut();
+    assert!(world.run(waits).is_err());
+    assert_eq!(one.status().state, State::Replaced);
+    assert_eq!(grants(&one).all(&[Standing::Held, Standing::Leaving, Standing::Claimed]), []);
+    assert!(!one.status().sharing.expect("it is shared").is_alive);
 }

@@ -437,7 +437,7 @@ mod tests {
                     tree.listings.close(handle);
                     let of_those: Vec<_> = listed.into_iter().filter(|name| stay.contains(name)).collect();
                     assert_eq!(of_those.len(), count, "{count} names, {told} told before");
-                    assert_eq!(BTreeSet::from_iter(of_those), stay);
+                    assert!(BTreeSet::from_iter(of_those) == stay);
                 }
             }
         }
@@ -452,7 +452,7 @@ mod tests {
         let before = rest(&tree, handle, directory, 0).await;
         make(&tree, directory, "new", 300).await;
         tree.file_system.unlink(directory, b"old00007").await.unwrap();
-        assert_eq!(rest(&tree, handle, directory, 1).await, before[1..]);
+        assert!(rest(&tree, handle, directory, 1).await == before[1..]);
         let after = rest(&tree, handle, directory, 0).await;
         assert_eq!((before.len(), after.len()), (302, 601));
         assert!(!after.contains(&b"old00007".to_vec()));
@@ -473,7 +473,7 @@ mod tests {
         let other = tree.file_system.create(directory, b"other", NewNode::File, Owner::default()).await.unwrap();
         let replaced = (directory, all[550].as_slice());
         tree.file_system.rename((directory, b"other"), replaced, RenameMode::Replace).await.unwrap();
-        assert_eq!(rest(&tree, handle, directory, 10).await, all[500..]);
+        assert!(rest(&tree, handle, directory, 10).await == all[500..]);
         let found = tree.names(handle, directory, 550).await.unwrap().swap_remove(0);
         assert_eq!((&found.name, found.node), (&all[550], tree.view.node_of(&other)));
     }

@@ -421,6 +421,55 @@ fn files_are_what_programs_expect_of_them() {
     mounted.end();
 }
 
+/// The names of a folder that was opened before.
+fn names_of(folder: &mut rustix::fs::Dir) -> Vec<String> {
+    folder.map(|entry| entry.unwrap().file_name().to_str().unwrap().to_owned()).collect()
+}
+
+/// New names move others to other places in their folder, more than once while it is listed.
+#[test]
+fn a_listing_has_each_name_once_that_was_there_all_the_time_while_others_are_made() {
+    let lun = Lun::new("64MiB");
+    let mounted = lun.mount(&[]);
+    let make = |folder: &Path, prefix: &str, count: usize| {
+        (0..count)
+            .map(|number| format!("{prefix}{number:05}"))
+            .inspect(|name| drop(File::create(folder.join(name))))
+            .collect()
+    };
+    let assert_all = |listed: &[String], stay: &Vec<String>| {
+        let mut found: Vec<_> = listed.iter().filter(|name| stay.contains(name)).cloned().collect();
+        found.sort();
+        assert!(&found == stay, "{} of {} names", found.len(), stay.len());
+    };
+    // Between two requests for the next names.
+    for count in [700, 2000] {
+        let path = mounted.path(&count.to_string());
+        fs::create_dir(&path).unwrap();
+        let stay: Vec<String> = make(&path, "stay", count);
+        let mut folder = rustix::fs::Dir::read_from(File::open(&path).unwrap()).unwrap();
+        let mut listed = vec![folder.next().unwrap().unwrap().file_name().to_str().unwrap().to_owned()];
+        let made: Vec<String> = make(&path, "made", count);
+        listed.extend(names_of(&mut folder));
+        assert_all(&listed, &stay);
+        folder.rewind();
+        let again = names_of(&mut folder);
+        assert_all(&again, &stay);
+        assert_all(&again, &made);
+    }
+    // At the same time.
+    let path = mounted.path("busy");
+    fs::create_dir(&path).unwrap();
+    let stay: Vec<String> = make(&path, "stay", 700);
+    std::thread::scope(|scope| {
+        let maker = scope.spawn(|| make(&path, "made", 2000) as Vec<String>);
+        while !maker.is_finished() {
+            assert_all(&names_of(&mut rustix::fs::Dir::read_from(File::open(&path).unwrap()).unwrap()), &stay);
+        }
+    });
+    mounted.end();
+}
+
 /// Who waits answers meanwhile: what it waits for, and that it is not wanted any more.
 #[test]
 fn a_mount_that_waits_for_its_target_can_be_asked_and_detached() {

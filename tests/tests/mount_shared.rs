@@ -115,6 +115,29 @@ fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         .collect()
 }
 
+/// New names move others to other places in their directory.
+#[test]
+fn a_listing_has_each_name_once_that_was_there_all_the_time_while_another_host_makes_others() {
+    let lun = Lun::new("64MiB");
+    let hosts = lun.hosts::<2>();
+    let make = |host: &Host, prefix: &str| {
+        (0..700).for_each(|number| drop(File::create(host.path(&format!("{prefix}{number:05}"))).unwrap()));
+    };
+    make(&hosts[0], "stay");
+    let mut listed = fs::read_dir(&hosts[0].directory).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names = vec![listed.next().unwrap()];
+    make(&hosts[1], "made");
+    fs::rename(hosts[1].path("made00001"), hosts[1].path("stay00001")).unwrap();
+    names.extend(listed);
+    let mut stay: Vec<_> =
+        names.iter().map(|name| name.to_str().unwrap()).filter(|name| name.starts_with("stay")).collect();
+    stay.sort_unstable();
+    let expected: Vec<_> = (0..700).map(|number| format!("stay{number:05}")).collect();
+    assert!(stay == expected, "{} of {} names", stay.len(), expected.len());
+    hosts.map(Host::end);
+    lun.check();
+}
+
 #[test]
 fn what_one_host_did_the_other_sees_at_once() {
     let lun = Lun::new("64MiB");

@@ -46,8 +46,8 @@ pub const PATHS_MAX: usize = 16;
 /// Linux allows for a change of states without a time of its own.
 pub const ACCESS_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Pause between two such rounds over all paths: short against a change of states, which takes
-/// tenths of seconds and more.
+/// Pause between two rounds over all paths, where all refuse a request or have lost it: short against a change of
+/// states, which takes tenths of seconds and more.
 pub const ACCESS_WAIT: Duration = Duration::from_millis(100);
 
 /// Most repetitions of a sync that the kernel asks to repeat, before it counts as failed: it does

@@ -317,15 +317,17 @@ impl Engine {
         !self.is_replaying() && self.sharing.may_issue(self.options.clock.now())
     }
 
-    /// Fails the requests that are not under way, where another path of the same client can take them at once. What may
-    /// have changed something has ended by then.
+    /// Hands the requests that are not under way back to their callers, where another path of the same client can take
+    /// them now. What may have changed something has ended by then. That is no failure: who asks by several paths asks
+    /// by another one, and here again if that is lost as well.
     pub(crate) fn pass_on(&mut self) {
         if self.jobs.is_empty() || !self.sharing.has_other_path() {
             return;
         }
         for order in self.jobs.requests() {
+            let Some(job) = self.jobs.remove(order) else { continue };
             let words = format!("the session with {} is lost, and another one goes on", self.options.place());
-            self.fail(order, Error::new(ErrorKind::Gone, words));
+            self.answer(job, Error::new(ErrorKind::NoAccess, words));
         }
     }
 
@@ -568,6 +570,9 @@ impl Engine {
         if consequences.is_fenced {
             self.sharing.note_fenced(now);
         }
+        if consequences.is_unknown {
+            self.sharing.note_unknown(now);
+        }
         if let Some(error) = consequences.loss {
             self.acknowledged.report_to_next_flush(error);
         }
@@ -669,12 +674,16 @@ impl Engine {
             Reply::Request(_) | Reply::Raw(_) => {
                 self.jobs.end_stall();
                 self.note_failure(&error);
-                // A loss is told in place of what went wrong with this flush: who hears that nothing was done asks
-                // again, here or on another path, and hears nothing of it.
-                let loss = if matches!(job.kind, Kind::Flush) { self.acknowledged.take_loss() } else { None };
-                job.finish(Err(loss.unwrap_or(error)));
+                self.answer(job, error);
             }
         }
+    }
+
+    /// Answers a request with `error`. A loss is told in place of what went wrong with a flush: who hears that nothing
+    /// was done asks again, here or on another path, and hears nothing of it.
+    fn answer(&mut self, job: Box<Job>, error: Error) {
+        let loss = if matches!(job.kind, Kind::Flush) { self.acknowledged.take_loss() } else { None };
+        job.finish(Err(loss.unwrap_or(error)));
     }
 
     /// Puts the error into the status and the log. Errors of the request itself concern only its

@@ -69,7 +69,9 @@ pub struct InitiatorOptions {
     /// whole LUN, and its reads register no copies.
     pub holds_whole: bool,
     /// The client of a shared LUN that this session is one more path of; `None` makes another client. From
-    /// [`RemoteLun::sharing_client`](crate::RemoteLun::sharing_client) of a session through another portal.
+    /// [`RemoteLun::sharing_client`](crate::RemoteLun::sharing_client) of a session through another portal. While this
+    /// session is lost and another one of the client is there, requests that wait here end with `NoAccess`, to be tried
+    /// there.
     pub joins: Option<SharingClient>,
     /// How long a command may take before it is aborted.
     pub command_timeout: Duration,

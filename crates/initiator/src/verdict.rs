@@ -6,7 +6,7 @@ use iscsi::pdu::Residual;
 use scsi::{Sense, SenseKey, Status};
 
 use crate::error::sense_error;
-use crate::sharing::order::is_fenced;
+use crate::sharing::order::{is_fenced, is_unknown};
 
 /// What an outcome means.
 #[derive(Debug)]
@@ -28,6 +28,9 @@ pub(crate) enum Verdict {
     Unanswered(String),
     /// It was not carried out, because this host is fenced from the shared unit.
     Fenced(Error),
+    /// It was not begun: the target of the shared unit does not know this session as the client's any more. It is tried
+    /// again when the session has joined.
+    Unknown,
     /// It was not carried out: there is no unit at its number (any more).
     Absent(Error),
     /// It cannot be carried out.
@@ -72,7 +75,7 @@ pub(crate) fn attention(sense: &Sense) -> Attention {
 const ABORTED_WORDS: &str = "the unit aborted it";
 
 /// Sense data with which a shared unit did not begin a command; its sense key is ABORTED COMMAND.
-const NOT_BEGUN: [Sense; 3] = [Sense::SHARING_UNKNOWN_CLIENT, Sense::SHARING_GRACE, Sense::SHARING_TABLE_FULL];
+const NOT_BEGUN: [Sense; 2] = [Sense::SHARING_GRACE, Sense::SHARING_TABLE_FULL];
 
 /// Whether the unit is there and its target port in a state that carries no data (SPC-4 5.15.2): standby or
 /// unavailable.
@@ -124,6 +127,7 @@ fn judge_sense(sense: &Sense, what: &str) -> Verdict {
         SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed => Verdict::Done,
         SenseKey::UnitAttention => Verdict::Again(Some(*sense)),
         _ if is_fenced(sense) => Verdict::Fenced(Error::new(ErrorKind::Gone, format!("{what} failed: {sense}"))),
+        _ if is_unknown(sense) => Verdict::Unknown,
         _ if NOT_BEGUN.iter().any(|condition| sense.is_same_condition(condition)) => Verdict::Again(None),
         SenseKey::AbortedCommand => Verdict::Unanswered(ABORTED_WORDS.to_owned()),
         SenseKey::NotReady if is_without_access(sense) => {

@@ -156,10 +156,10 @@ fn what_a_lost_path_had_not_carried_out_fails_at_once_for_another_to_take_it() {
     world.network.cut_one(0);
     let (ends, took) = timed(&mut world, |world| (world.run(under_way), world.run(changing)));
     let kinds = (ends.0.unwrap_err().kind(), ends.1.unwrap_err().kind());
-    assert_eq!((kinds, took), ((ErrorKind::Gone, ErrorKind::OutcomeUnknown), Duration::ZERO));
+    assert_eq!((kinds, took), ((ErrorKind::NoAccess, ErrorKind::OutcomeUnknown), Duration::ZERO));
     let later = paths[0].read(0, Buffer::zeroed(512));
     let (later, took) = timed(&mut world, |world| world.run(later));
-    assert_eq!((later.unwrap_err().kind(), took), (ErrorKind::Gone, Duration::ZERO));
+    assert_eq!((later.unwrap_err().kind(), took), (ErrorKind::NoAccess, Duration::ZERO));
     assert_eq!(read(&mut world, &paths[1], 0), 0);
 }
 
@@ -220,7 +220,7 @@ fn a_path_that_comes_to_another_target_later_gets_no_requests() {
     world.pass(Duration::from_secs(20));
     let request = paths[1].read(0, Buffer::zeroed(512));
     let (failed, took) = timed(&mut world, |world| world.run(request));
-    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Gone);
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::NoAccess);
     assert!(took < Duration::from_secs(1), "{took:?}");
     let words = paths[1].status().last_error.unwrap_or_default();
     assert!(words.contains("another one goes on") || words.contains("do not know of each other"), "{words}");

@@ -148,7 +148,9 @@ fn several_paths_tell_of_a_loss_though_the_flush_goes_from_one_to_the_other() {
     let targets = [Scripted::new(&world), Scripted::new(&world)];
     let luns = targets.each_ref().map(|target| attach(&mut world, target, true));
     let paths = luns.iter().map(|lun| Arc::clone(lun) as SharedDevice).collect();
-    let device = Arc::new(Multipath::new(paths, Policy::Failover, Arc::new(world.clock.clone())).unwrap());
+    let device = Arc::new(
+        Multipath::new(paths, Policy::Failover, Duration::from_secs(30), Arc::new(world.clock.clone())).unwrap(),
+    );
     let running = Arc::clone(&device);
     world.executor.spawn(async move { running.run().await });
     let events = device.subscribe();

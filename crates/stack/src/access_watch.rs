@@ -110,7 +110,8 @@ mod tests {
         let disk: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
         let paths = vec![Arc::clone(&disk), disk];
         let policy = Policy::Failover;
-        let multipath = Arc::new(Multipath::new(paths, policy, Arc::new(clock.clone())).expect("it is one unit"));
+        let paths = Multipath::new(paths, policy, Duration::from_secs(1), Arc::new(clock.clone()));
+        let multipath = Arc::new(paths.expect("it is one unit"));
         let reported = [Reported::new(AccessState::ActiveOptimized), Reported::new(AccessState::ActiveNonOptimized)];
         let (running, watching, asked, time) =
             (Arc::clone(&multipath), Arc::clone(&multipath), reported.to_vec(), clock.clone());

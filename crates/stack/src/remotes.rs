@@ -125,7 +125,9 @@ impl RemotesConfig {
             Arrangement::Paths(policy) => {
                 check_one_unit(connected)?;
                 join_groups(connected, policy).await;
-                let paths = Arc::new(Multipath::new(devices(connected), policy, Arc::clone(clock)).map_err(refusal)?);
+                let patience = self.remotes.iter().map(|remote| remote.waits.replacement).max().unwrap_or_default();
+                let paths = Multipath::new(devices(connected), policy, patience, Arc::clone(clock));
+                let paths = Arc::new(paths.map_err(refusal)?);
                 let (running, clock) = (Arc::clone(&paths), Arc::clone(clock));
                 let luns = connected.iter().map(|each| Arc::clone(&each.lun)).collect();
                 let background = Background::start(async move {

@@ -11,6 +11,9 @@ pub(super) const AGAIN_WORDS: &str =
 /// Why a command is given up to which the target answers again and again that there is no unit at its number.
 pub(super) const ABSENT_WORDS: &str = "the target says that there is no such logical unit";
 
+/// Why a command is given up that the target of a shared unit refuses again and again though its session has joined.
+pub(super) const UNKNOWN_WORDS: &str = "the target does not know this session as one of a host that shares the unit";
+
 /// The error of a raw command that was carried out, but may not be durable.
 pub(super) fn reset_too_early() -> Error {
     let words = "the unit was reset before the command was durable; it may or may not last";

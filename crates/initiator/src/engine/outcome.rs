@@ -11,7 +11,7 @@ use block::{Buffer, Error, ErrorKind};
 use iscsi::initiator::{Completed, Outcome};
 use scsi::Sense;
 
-use super::errors::{ABSENT_WORDS, AGAIN_WORDS, in_doubt, timed_out};
+use super::errors::{ABSENT_WORDS, AGAIN_WORDS, UNKNOWN_WORDS, in_doubt, timed_out};
 use crate::job::{Job, Kind, Reply, Step};
 use crate::limits::ATTEMPTS_MAX;
 use crate::options::InitiatorOptions;
@@ -41,6 +41,8 @@ pub(super) struct Consequences {
     pub(super) is_retried: bool,
     /// Whether this host is fenced from the shared LUN.
     pub(super) is_fenced: bool,
+    /// Whether the session has to join its client again.
+    pub(super) is_unknown: bool,
     /// What the client's next flush reports: acknowledged changes could not be made durable.
     pub(super) loss: Option<Error>,
     pub(super) next: Next,
@@ -117,6 +119,10 @@ pub(super) fn judge_answer(job: &mut Job, completed: Completed, situation: &Situ
             job.give_up(error);
             consequences.is_fenced = true;
         }
+        Verdict::Unknown => {
+            consequences.is_unknown = true;
+            consequences.try_again(job, step, UNKNOWN_WORDS, situation);
+        }
         // It is written again with all the others when there is a unit.
         Verdict::Absent(_) if matches!(job.reply, Reply::Replay) => job.reissue(step),
         Verdict::Absent(_) if awaits_unit(job, options) => {
@@ -155,8 +161,10 @@ fn judge_raw(
     };
     let reported = situation.attention.max(consequences.sense.as_ref().map(attention).unwrap_or_default());
     consequences.is_fenced = matches!(verdict, Verdict::Fenced(_));
+    consequences.is_unknown = matches!(verdict, Verdict::Unknown);
     consequences.is_useful = matches!(verdict, Verdict::Done) && job.is_waited_for();
-    let is_unanswered = matches!(verdict, Verdict::Again(_) | Verdict::Unanswered(_) | Verdict::Unsent(_));
+    let is_unanswered =
+        matches!(verdict, Verdict::Again(_) | Verdict::Unknown | Verdict::Unanswered(_) | Verdict::Unsent(_));
     if (is_refused && repeat != Repeat::Never) || (is_unanswered && repeat == Repeat::Always) {
         match verdict {
             Verdict::Later | Verdict::Elsewhere(_) => consequences.wait(job, step, situation),

@@ -188,6 +188,13 @@ impl Sharing {
         }
     }
 
+    /// The target does not know the session any more.
+    pub(super) fn note_unknown(&self, now: Instant) {
+        if let Some(client) = self.shared.client() {
+            client.with(|member, path| member.note_unknown(now, path));
+        }
+    }
+
     pub(super) fn note_fenced(&self, now: Instant) {
         if let Some(client) = self.shared.client() {
             client.with(|member, _| member.note_fenced(now));

@@ -50,7 +50,7 @@ use scsi::sharing::{self, LifeBefore, Message, MessageBody, NO_PROOF, Parameters
 
 use super::holding::Holding;
 use super::order::{Answer, Order};
-use super::path::{PathNumber, Paths, Registering, Sent};
+use super::path::{Parting, PathNumber, Paths, Registering, Sent};
 use super::status::SharingStatus;
 use super::unanswered::Unanswered;
 use super::wire;
@@ -89,8 +89,8 @@ pub(crate) struct Member {
     /// Whether requests name the life before, so that its locks can be reclaimed.
     names_before: bool,
     next_number: u64,
-    /// The path that unregisters the client, and until when; `None` while the client stays.
-    leaving: Option<(PathNumber, Instant)>,
+    /// The path that unregisters the client; `None` while the client stays.
+    leaving: Option<PathNumber>,
     has_left: bool,
     over: Option<Error>,
     purges: u64,
@@ -235,7 +235,7 @@ impl Member {
     /// The next time at which [`poll`](Self::poll) has something to do, or [`next_order`](Self::next_order) where this
     /// path `may_send`.
     pub(crate) fn next_deadline(&self, path: PathNumber, may_send: bool) -> Option<Instant> {
-        let leaving = self.leaving.filter(|(leaving, _)| *leaving == path).map(|(_, until)| until);
+        let leaving = self.paths.get(path).and_then(|path| path.parts_until);
         let sending = if may_send && self.over.is_none() && !self.has_left { self.next_sending(path) } else { None };
         let unanswered = self.unanswered.next_deadline().filter(|_| self.over.is_none());
         let others = [self.holder.next_deadline(), self.holding.next_deadline(), leaving, sending, unanswered];
@@ -267,12 +267,16 @@ impl Member {
 
     /// Unregisters once all other orders are done, unless another path goes on. Returns whether that is complete.
     pub(crate) fn leave(&mut self, now: Instant, path: PathNumber) -> bool {
-        if self.over.is_some() || !self.paths.is_joined(path) || self.paths.has_other(path) {
+        let parting = self.paths.parting(path);
+        if self.over.is_some() || self.has_left || parting == Parting::Free {
             return true;
         }
-        let (_, until) = *self.leaving.get_or_insert((path, now + LEAVE_TIMEOUT));
-        self.copies.allow_until(None);
-        self.has_left || until <= now
+        let until = self.paths.begin_parting(path, now + LEAVE_TIMEOUT);
+        if parting == Parting::Last {
+            self.leaving.get_or_insert(path);
+            self.copies.allow_until(None);
+        }
+        until <= now
     }
 
     /// Handles deadlines, and drops copies. Returns whether there was progress.
@@ -494,6 +498,13 @@ impl Member {
         self.end_for_good();
     }
 
+    /// Handles the unit's report, with whatever command, that it does not know this path any more. The others that were
+    /// under way say the same while the registration is on its way.
+    pub(crate) fn note_unknown(&mut self, now: Instant, path: PathNumber) {
+        self.paths.join_again(now, path);
+        self.names_before = true;
+    }
+
     /// The next command to send by this path, with its number. The target has room for so many answers and one renewal
     /// at a time on each.
     pub(crate) fn next_order(&mut self, now: Instant, path: PathNumber) -> Option<(u64, Order)> {
@@ -529,7 +540,7 @@ impl Member {
             path.is_renewal_due = false;
             return Some(Order { client, parameters: Parameters::Renew { taken: self.taken } });
         }
-        let Some((leaving, _)) = self.leaving else { return self.requests.pop_front() };
+        let Some(leaving) = self.leaving else { return self.requests.pop_front() };
         let is_leave = |parameters: &Parameters| matches!(parameters, Parameters::Leave);
         if leaving == number && path.sent_count(is_leave) == 0 {
             return Some(Order { client, parameters: Parameters::Leave });
@@ -586,9 +597,7 @@ impl Member {
                 if is_acknowledgement(&order.parameters) {
                     self.answer_again(order);
                 }
-                // The others that were under way say the same while the registration is on its way.
-                self.paths.join_again(now, path);
-                self.names_before = true;
+                self.note_unknown(now, path);
             }
             (Parameters::Lock { request, .. }, Answer::Refused) => {
                 // The target found the request malformed, and keeps none to be granted.

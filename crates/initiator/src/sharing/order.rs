@@ -63,15 +63,18 @@ pub(crate) fn is_fenced(sense: &Sense) -> bool {
     sense.is_same_condition(&Sense::SHARING_FENCED)
 }
 
+/// Whether a unit says that this session is not, or no longer, one of a client that it knows.
+pub(crate) fn is_unknown(sense: &Sense) -> bool {
+    sense.is_same_condition(&Sense::SHARING_UNKNOWN_CLIENT)
+}
+
 /// What the outcome of the command means for the order.
 pub(crate) fn answer(outcome: &Outcome) -> Answer {
     let Outcome::Status { status, sense, .. } = outcome else { return Answer::Again };
     match (Status::from_code(*status), Sense::parse(sense)) {
         (Some(Status::Good), _) => Answer::Done,
         (Some(Status::CheckCondition), Ok(sense)) if is_fenced(&sense) => Answer::Fenced,
-        (Some(Status::CheckCondition), Ok(sense)) if sense.is_same_condition(&Sense::SHARING_UNKNOWN_CLIENT) => {
-            Answer::Unknown
-        }
+        (Some(Status::CheckCondition), Ok(sense)) if is_unknown(&sense) => Answer::Unknown,
         (Some(Status::CheckCondition), Ok(sense)) if sense.key == scsi::SenseKey::IllegalRequest => Answer::Refused,
         _ => Answer::Again,
     }

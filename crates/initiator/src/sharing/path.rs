@@ -59,6 +59,18 @@ pub(super) enum Registering {
     Joining,
 }
 
+/// What a path that is closed still has to do for its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parting {
+    /// Nothing: another one goes on, or its target does not know the client by it.
+    Free,
+    /// It waits for a registration: its own, without which it cannot unregister the client, or that of the other one
+    /// which is to go on.
+    Waiting,
+    /// It is the last one, and unregisters the client.
+    Last,
+}
+
 /// An order that is under way.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
@@ -88,6 +100,8 @@ pub(super) struct Path {
     is_stranger: bool,
     /// It was one when it was asked last, in this session or in one before.
     was_stranger: bool,
+    /// How long it takes part in unregistering the client, since it is closed.
+    pub(super) parts_until: Option<Instant>,
     driver: Option<Waker>,
     /// Who waits until it has joined.
     watchers: Vec<Waker>,
@@ -105,6 +119,7 @@ impl Path {
             unknown_since: None,
             is_stranger: false,
             was_stranger: false,
+            parts_until: None,
             driver: None,
             watchers: Vec::new(),
         }
@@ -122,6 +137,11 @@ impl Path {
 
     fn is_joining(&self) -> bool {
         matches!(self.standing, Standing::Joining(_))
+    }
+
+    /// Whether it has a session that is, or may soon be, the client's.
+    fn is_its_clients(&self) -> bool {
+        self.standing != Standing::Away && self.unknown_since.is_none() && !self.was_stranger
     }
 
     /// Count of orders of a kind that are under way.
@@ -197,8 +217,26 @@ impl Paths {
 
     /// Whether another path has a session that is, or may soon be, the client's.
     pub(super) fn has_other(&self, than: PathNumber) -> bool {
-        let is_its = |path: &Path| path.unknown_since.is_none() && !path.was_stranger;
-        self.others(than).any(|path| path.standing != Standing::Away && is_its(path))
+        self.others(than).any(Path::is_its_clients)
+    }
+
+    /// What a path that is closed still has to do. It leaves the client to another path only where that has joined: one
+    /// that is closed before it has does not unregister it.
+    pub(super) fn parting(&self, path: PathNumber) -> Parting {
+        let Some(closed) = self.get(path).filter(|path| path.is_its_clients()) else { return Parting::Free };
+        match (closed.is_joined(), self.has_other(path)) {
+            _ if self.others(path).any(Path::is_joined) => Parting::Free,
+            (true, true) => Parting::Waiting,
+            (true, false) => Parting::Last,
+            (false, true) => Parting::Free,
+            (false, false) => Parting::Waiting,
+        }
+    }
+
+    /// Notes that a path is closed, which takes part in unregistering the client at most `until` then. Returns until
+    /// when, as it was noted first.
+    pub(super) fn begin_parting(&mut self, path: PathNumber, until: Instant) -> Instant {
+        self.paths.get_mut(&path).map_or(until, |path| *path.parts_until.get_or_insert(until))
     }
 
     /// Notes that a path has a session, in which it must register.

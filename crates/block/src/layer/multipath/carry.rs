@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
@@ -116,37 +117,40 @@ fn place_in_line(shared: &Shared, range: ByteRange, request: &Request) -> Place 
     }
 }
 
-/// Tries path after path while each reports that nothing was done, and from the first again if they
-/// refused it for their access states.
+/// Tries path after path while each reports that nothing was done, and from the first again as long as one of them may
+/// still do it.
 async fn try_paths(shared: &Shared, range: ByteRange, request: Request, is_mutation: bool) -> Response {
     let offset = request.offset;
     let is_flush = matches!(request.operation, Operation::Flush);
     let (again, mut buffer) = Again::of(request, shared.paths.must_be_durable());
-    let deadline = shared.clock.now() + ACCESS_WAIT_MAX;
-    let mut tried = Vec::new();
-    let mut last: Option<Error> = None;
+    let began = shared.clock.now();
+    let mut round = Round::default();
     loop {
-        let Some((path, device)) = shared.paths.choose(&tried, is_flush) else {
-            let is_refused = last.as_ref().is_some_and(|error| error.kind() == ErrorKind::NoAccess);
-            if !is_refused || shared.clock.now() >= deadline {
+        let Some(chosen) = shared.paths.choose(&round.tried, round.may_wait(), is_flush) else {
+            let patience = round.patience(shared.patience);
+            if patience.is_none_or(|patience| shared.clock.now() >= began + patience) {
                 break;
             }
             shared.clock.sleep(ACCESS_WAIT).await;
-            tried.clear();
+            round = Round::default();
             continue;
         };
+        let path = chosen.path;
         let Some(request) = again.request(offset, std::mem::take(&mut buffer)) else { break };
         let had_lost = is_flush && shared.paths.has_lost(path);
-        let response = device.submit(request).await;
+        let response = chosen.device.submit(request).await;
         match &response.result {
-            Err(error) if error.kind() == ErrorKind::NoAccess => {
-                shared.paths.note_refusal(path);
-                last = Some(error.clone());
-            }
-            // A path that refused it for its access state may still let it through: keep that error.
             Err(error) if error.kind().was_not_done() => {
-                let is_refused = last.as_ref().is_some_and(|error| error.kind() == ErrorKind::NoAccess);
-                last = if is_refused { last } else { Some(error.clone()) };
+                let is_refusal = error.kind() == ErrorKind::NoAccess;
+                let said = match shared.paths.was_away(&chosen) {
+                    true => Said::Away { has_handed_on: is_refusal },
+                    false if is_refusal => {
+                        shared.paths.note_refusal(path);
+                        Said::Refused
+                    }
+                    false => Said::Failed,
+                };
+                round.note(path, said, error);
             }
             Err(error) => {
                 if is_mutation && error.kind() == ErrorKind::OutcomeUnknown && shared.copies.is_none() {
@@ -166,8 +170,55 @@ async fn try_paths(shared: &Shared, range: ByteRange, request: Request, is_mutat
             }
         }
         buffer = response.buffer;
-        tried.push(path);
     }
-    let error = last.unwrap_or_else(|| Error::new(ErrorKind::Gone, "there is no path to the unit"));
+    let error = round.error.unwrap_or_else(|| Error::new(ErrorKind::Gone, "there is no path to the unit"));
     Response::failed(error, buffer)
+}
+
+/// What a path that did nothing has said by that; the weightiest comes last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Said {
+    /// It had no session, or lost it. One that did not wait for the next has handed the request on: another path of the
+    /// same client has one.
+    Away { has_handed_on: bool },
+    /// Its target failed the request.
+    Failed,
+    /// Its target port refused the request for its access state, which may be about to change.
+    Refused,
+}
+
+/// The paths to which a request was given since the last pause, each once.
+#[derive(Default)]
+struct Round {
+    tried: Vec<usize>,
+    /// The weightiest that they said.
+    said: Option<Said>,
+    /// The error with that.
+    error: Option<Error>,
+}
+
+impl Round {
+    fn note(&mut self, path: usize, said: Said, error: &Error) {
+        self.tried.push(path);
+        if self.said.is_none_or(|before| before <= said) {
+            self.said = Some(said);
+            self.error = Some(error.clone());
+        }
+    }
+
+    /// Whether the next path may be one that is away: it may be back sooner than its events say, and each waits for its
+    /// target by itself. What a target failed does not wait for one.
+    fn may_wait(&self) -> bool {
+        matches!(self.said, None | Some(Said::Away { .. }))
+    }
+
+    /// How long after it began a request is given to all the paths again, after a pause; `None` where it is not.
+    /// Requests wait for a path that is away for `away`.
+    fn patience(&self, away: Duration) -> Option<Duration> {
+        match self.said? {
+            Said::Away { has_handed_on } => has_handed_on.then_some(away),
+            Said::Failed => None,
+            Said::Refused => Some(ACCESS_WAIT_MAX),
+        }
+    }
 }

@@ -13,6 +13,10 @@
 //!   `Gone`, `TimedOut` and `NoAccess`, and no others. A path that refuses a request for its access
 //!   state is avoided until [`Multipath::set_access`] changes that; while all of them refuse it, as
 //!   between two states, the request is tried again for a minute.
+//! - **A request waits as long as any path may come back.** One that had no session, or lost it, is no reason to fail a
+//!   request: the others have it next, also those that are away, of which each waits for its target by itself. A path
+//!   that hands requests on (`NoAccess`) while it is away knows that another one has a session: where that is lost as
+//!   well, all are tried again, for as long as paths wait for their target.
 //! - **Overlapping requests wait for each other.** Two sessions have no order between them, so the
 //!   range lock keeps it: a change waits for the answers of earlier requests that overlap it.
 //! - **A change whose outcome its path does not know keeps its range in doubt** for as long as the path has not been
@@ -43,6 +47,7 @@ use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use base::clock::Clock;
 
@@ -69,19 +74,26 @@ pub struct Multipath {
 }
 
 impl Multipath {
-    /// A device over `paths`, the preferred first. [`Multipath::run`] must be polled for as long as it is used.
+    /// A device over `paths`, the preferred first, of which each keeps requests waiting for `patience` while its target
+    /// is away. [`Multipath::run`] must be polled for as long as it is used.
     ///
     /// # Errors
     /// `InvalidRange` for no path or more than 16; `Corrupt` when two lead to different units; `Unsupported` when the
     /// paths to a unit that several hosts share are not one client.
-    pub fn new(paths: Vec<SharedDevice>, policy: Policy, clock: Arc<dyn Clock>) -> Result<Self, Error> {
+    pub fn new(
+        paths: Vec<SharedDevice>,
+        policy: Policy,
+        patience: Duration,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
         if !(1..=PATHS_MAX).contains(&paths.len()) {
             let words = format!("a unit has 1 to {PATHS_MAX} paths, not {}", paths.len());
             return Err(Error::new(ErrorKind::InvalidRange, words));
         }
         check_same(&paths)?;
         let copies = common_copies(&paths)?;
-        let shared = Arc::new(Shared { paths: Paths::new(paths, policy), lock: RangeLock::new(), clock, copies });
+        let paths = Paths::new(paths, policy);
+        let shared = Arc::new(Shared { paths, lock: RangeLock::new(), clock, patience, copies });
         Ok(Self { shared, workers: Workers::new() })
     }
 

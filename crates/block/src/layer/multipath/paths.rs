@@ -39,6 +39,8 @@ struct State {
 #[derive(Default)]
 struct PathState {
     is_offline: bool,
+    /// How often it went offline.
+    loss_count: u64,
     is_another_unit: bool,
     access: Access,
     request_count: u64,
@@ -52,6 +54,16 @@ impl PathState {
     fn is_online(&self) -> bool {
         !self.is_offline && !self.is_another_unit
     }
+}
+
+/// The path that was chosen for a request.
+pub(super) struct Chosen<'a> {
+    pub(super) path: usize,
+    pub(super) device: &'a SharedDevice,
+    /// Whether it was offline then.
+    is_offline: bool,
+    /// How often it had gone offline until then.
+    loss_count: u64,
 }
 
 impl Paths {
@@ -106,9 +118,9 @@ impl Paths {
         self.set_access(path, Access::None);
     }
 
-    /// The path for the next request, none of `tried`; with none online, one that may be back soon. A flush goes to a
-    /// path that has a loss to tell, if there is one online.
-    pub(super) fn choose(&self, tried: &[usize], is_flush: bool) -> Option<(usize, &SharedDevice)> {
+    /// The path for the next request, none of `tried`; with none online, one that may be back soon, if it `may_wait` for
+    /// that. A flush goes to a path that has a loss to tell, if there is one online.
+    pub(super) fn choose(&self, tried: &[usize], may_wait: bool, is_flush: bool) -> Option<Chosen<'_>> {
         self.drain();
         let mut state = self.lock();
         let count = state.states.len();
@@ -117,15 +129,24 @@ impl Paths {
             Policy::RoundRobin => state.turn,
         };
         let in_turn = (0..count).map(|index| (start + index) % count).filter(|path| !tried.contains(path));
-        // To wait for another path to come back would be no better than the error of the first.
-        let usable = in_turn.filter(|&path| tried.is_empty() || state.states[path].is_online());
+        let usable = in_turn.filter(|&path| may_wait || state.states[path].is_online());
         let path = usable.min_by_key(|&path| {
             let path = &state.states[path];
             (path.is_another_unit, path.is_offline, is_flush && !path.has_lost, path.access)
         })?;
         state.turn = (path + 1) % count;
-        state.states[path].request_count += 1;
-        Some((path, &self.devices[path]))
+        let device = &self.devices[path];
+        let chosen = &mut state.states[path];
+        chosen.request_count += 1;
+        Some(Chosen { path, device, is_offline: chosen.is_offline, loss_count: chosen.loss_count })
+    }
+
+    /// Whether a path that leads to the unit was without its session at any time since it was chosen.
+    pub(super) fn was_away(&self, chosen: &Chosen<'_>) -> bool {
+        self.drain();
+        let state = self.lock();
+        let now = state.states.get(chosen.path).filter(|now| !now.is_another_unit);
+        now.is_some_and(|now| chosen.is_offline || now.is_offline || now.loss_count != chosen.loss_count)
     }
 
     /// Whether `path` lost acknowledged writes of which no flush was told, as far as its events were handled.
@@ -198,7 +219,10 @@ impl Paths {
     fn handle_event(&self, state: &mut State, path: usize, event: Event) -> Option<Event> {
         let was_online = state.states.iter().any(PathState::is_online);
         match event {
-            Event::Offline => state.states[path].is_offline = true,
+            Event::Offline => {
+                state.states[path].is_offline = true;
+                state.states[path].loss_count += 1;
+            }
             Event::Back => {
                 state.states[path].is_offline = false;
                 state.states[path].doubts.clear();

@@ -1,6 +1,7 @@
 //! The part of the device that requests under way keep alive.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::clock::Clock;
 
@@ -13,6 +14,8 @@ pub(super) struct Shared {
     pub(super) paths: Paths,
     pub(super) lock: RangeLock,
     pub(super) clock: Arc<dyn Clock>,
+    /// How long requests wait for paths that are away.
+    pub(super) patience: Duration,
     /// Of a unit that several hosts share.
     pub(super) copies: Option<Copies>,
 }

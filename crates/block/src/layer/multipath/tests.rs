@@ -13,7 +13,11 @@ use base::random::Random;
 use std::sync::Mutex;
 use std::time::Duration;
 
+mod handing_on;
 mod one_client;
+
+/// How long a request waits for paths that are away.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A unit at its target, shared by the paths.
 fn unit(is_volatile: bool) -> Arc<MemoryDevice> {
@@ -182,7 +186,8 @@ fn world(seed: u64, policy: Policy, path_count: u64, is_volatile: bool) -> World
     let sessions: Vec<_> =
         (0..path_count).map(|path| Session::new(&unit, &clock, seed * 10 + path, &workers)).collect();
     let paths = sessions.iter().map(|session| Arc::new(Reached(Arc::clone(session))) as SharedDevice).collect();
-    let device = Arc::new(Multipath::new(paths, policy, Arc::new(clock.clone())).expect("the paths lead to one unit"));
+    let device =
+        Arc::new(Multipath::new(paths, policy, PATIENCE, Arc::new(clock.clone())).expect("they lead to one unit"));
     executor.spawn(async move { workers.run().await });
     let running = Arc::clone(&device);
     executor.spawn(async move { running.run().await });
@@ -383,7 +388,8 @@ fn a_loss_that_a_path_reports_while_it_flushes_is_told_once() {
 fn two_units_are_no_paths() {
     let other = MemoryDevice::new(64 << 10, Identity { unit: "naa.2".into(), ..Identity::default() });
     let paths: Vec<SharedDevice> = vec![unit(false), Arc::new(other)];
-    let error = Multipath::new(paths, Policy::Failover, Arc::new(VirtualClock::new())).err().expect("refused");
+    let error =
+        Multipath::new(paths, Policy::Failover, PATIENCE, Arc::new(VirtualClock::new())).err().expect("refused");
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
 

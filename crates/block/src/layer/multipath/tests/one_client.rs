@@ -49,7 +49,7 @@ impl Device for ClientPath {
 
 fn over(paths: [&Arc<ClientPath>; 2]) -> Result<Multipath, Error> {
     let paths = paths.into_iter().map(|path| Arc::clone(path) as SharedDevice).collect();
-    Multipath::new(paths, Policy::Failover, Arc::new(VirtualClock::new()))
+    Multipath::new(paths, Policy::Failover, PATIENCE, Arc::new(VirtualClock::new()))
 }
 
 #[test]

@@ -2,14 +2,14 @@
 
 use super::*;
 
-const TWO: PathNumber = PathNumber(1);
+pub(super) const TWO: PathNumber = PathNumber(1);
 const THREE: PathNumber = PathNumber(2);
 /// How long an answer is under way before another path sends it, too.
 const PATIENCE: Duration = Duration::from_millis(SUPPORT.callback_ms as u64 / 4);
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// The next order of a path is a REGISTER. Its number, and the client that it names.
-fn registering(member: &mut Member, now: Instant, path: PathNumber) -> (u64, Option<u64>) {
+pub(super) fn registering(member: &mut Member, now: Instant, path: PathNumber) -> (u64, Option<u64>) {
     let sent = member.next_order(now, path);
     let Some((number, Order { client, parameters: Parameters::Register { key: KEY, .. } })) = sent else {
         panic!("{sent:?}")
@@ -18,7 +18,7 @@ fn registering(member: &mut Member, now: Instant, path: PathNumber) -> (u64, Opt
 }
 
 /// Another path joins: it names the client.
-fn join(member: &mut Member, now: Instant, path: PathNumber) {
+pub(super) fn join(member: &mut Member, now: Instant, path: PathNumber) {
     let (number, named) = registering(member, now, path);
     assert_eq!(named, Some(CLIENT));
     assert!(!member.may_issue(now, path));
@@ -27,7 +27,7 @@ fn join(member: &mut Member, now: Instant, path: PathNumber) {
 }
 
 /// A client of so many paths, all of which have joined.
-fn joined_by(count: u32) -> Member {
+pub(super) fn joined_by(count: u32) -> Member {
     let mut member = joined();
     for number in 1..count {
         let path = member.add_path();
@@ -248,13 +248,53 @@ fn a_stranger_does_not_register_for_the_client_and_who_may_be_one_waits_for_the_
     }
 }
 
+/// The answer says that the client lived when the renewal was carried out, which may have been before.
 #[test]
-fn only_the_last_path_leaves() {
+fn a_renewal_that_was_sent_before_a_path_was_refused_does_not_make_a_stranger_of_it() {
+    let mut member = joined();
+    assert_eq!(member.add_path(), TWO);
+    member.paths.renew();
+    let early = member.next_order(NOW, ONE);
+    assert!(is_renewal(&early), "{early:?}");
+    let later = NOW + MOMENT;
+    member.begin_session(later, TWO);
+    let (number, _) = registering(&mut member, later, TWO);
+    member.handle_answer(later, TWO, number, Answer::Refused);
+    member.handle_answer(later, ONE, early.expect("it is there").0, Answer::Done);
+    assert!(!member.is_stranger(TWO), "the target may have started again since");
+    let renewal = member.next_order(later, ONE);
+    assert!(is_renewal(&renewal), "{renewal:?}");
+    member.handle_answer(later, ONE, renewal.expect("it is there").0, Answer::Done);
+    assert!(member.is_stranger(TWO));
+}
+
+/// Requests are not left to it, nor the client.
+#[test]
+fn a_path_that_was_a_stranger_is_none_of_the_client_until_it_has_joined() {
+    let mut member = joined();
+    assert_eq!(member.add_path(), TWO);
+    member.begin_session(NOW, TWO);
+    let (number, _) = registering(&mut member, NOW, TWO);
+    member.handle_answer(NOW, TWO, number, Answer::Refused);
+    let renewal = member.next_order(NOW, ONE).expect("it is asked").0;
+    member.handle_answer(NOW, ONE, renewal, Answer::Done);
+    member.end_session(NOW, TWO);
+    member.begin_session(NOW, TWO);
+    assert!(!member.is_stranger(TWO) && !member.has_other_path(ONE), "it may be one again");
+    join(&mut member, NOW, TWO);
+    assert!(member.has_other_path(ONE));
+}
+
+/// The target answers a request so, which another path has taken the session from.
+#[test]
+fn a_path_that_its_target_does_not_know_any_more_joins_again() {
     let mut member = joined_by(2);
-    assert!(member.leave(NOW, ONE) && member.copies().may_use());
-    assert_eq!(member.next_order(NOW, ONE), None);
-    member.remove_path(ONE);
-    assert!(!member.leave(NOW, TWO) && !member.copies().may_use());
-    let sent = member.next_order(NOW, TWO);
-    assert!(matches!(sent, Some((_, Order { parameters: Parameters::Leave, .. }))), "{sent:?}");
+    member.note_unknown(NOW, TWO);
+    assert!(!member.may_issue(NOW, TWO) && member.may_issue(NOW, ONE) && member.copies().may_use());
+    let (number, named) = registering(&mut member, NOW, TWO);
+    assert_eq!(named, Some(CLIENT));
+    member.note_unknown(NOW, TWO);
+    assert_eq!(member.next_order(NOW, TWO), None, "the others that were under way say the same");
+    member.handle_answer(NOW, TWO, number, Answer::Done);
+    assert!(member.may_issue(NOW, TWO));
 }

@@ -134,7 +134,7 @@ fn a_listing_has_each_name_once_that_was_there_all_the_time_while_another_host_m
     stay.sort_unstable();
     let expected: Vec<_> = (0..700).map(|number| format!("stay{number:05}")).collect();
     assert!(stay == expected, "{} of {} names", stay.len(), expected.len());
-    hosts.map(Host::end);
+    hosts.into_iter().for_each(Host::end);
     lun.check();
 }
 

@@ -10,6 +10,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `volume` | [`Volume`]: from the mount to the unmount |
+//! | `commits` | the commits that no program asks for |
 //! | `requests` | requests of the kernel, and their answers |
 //! | `tree` | file system operations for them |
 //! | `references` | inodes that the kernel knows: those without a name stay until it forgets them |
@@ -19,6 +20,7 @@
 //! | `errors` | error numbers for programs |
 
 mod attributes;
+mod commits;
 mod errors;
 mod kept_attributes;
 mod references;

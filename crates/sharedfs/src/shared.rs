@@ -281,7 +281,8 @@ impl<C: Commit, P: Pins> Shared<C, P> {
             let Err(error) = attempt().await else { return Ok(()) };
             match &self.hosts {
                 Some(lock) if lock.may_repeat(tenure, &error).await => {}
-                _ => return Err(error),
+                Some(lock) => return Err(lock.cause_of(error).await),
+                None => return Err(error),
             }
         }
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use block::ErrorKind;
 use common::tools::now;
 use common::{ROOT, Target, names};
-use ext2::{Access, mount_state};
+use ext2::{Access, Blocks, mount_state};
 use futures_util::FutureExt;
 use interruption::Interruption;
 
@@ -84,4 +84,15 @@ fn a_host_that_is_not_served_any_more_has_lost_the_file_system_for_good() {
     assert!(mounts[0].blocks().loss().is_some());
     assert!(mounts[0].hold(Access::Read).now_or_never().is_some_and(|hold| hold.is_err()));
     drop(hold);
+}
+
+/// Nobody asks anything of it meanwhile: the commits that nobody asks for find that out.
+#[test]
+fn a_commit_of_a_host_that_is_not_served_any_more_is_its_last() {
+    let target = Target::made(2);
+    let mounts = [target.mount(0), target.mount(1)];
+    target.create(0, &mounts[0], "name").unwrap();
+    target.kill(0);
+    now(mounts[0].commit()).unwrap_err();
+    assert!(mounts[0].blocks().loss().is_some());
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use block::SharedDevice;
+use ext2::Blocks;
 use front::Volume;
 use initiator::State;
 use sharedfs::{Mounted, Redo, SharedBlocks};

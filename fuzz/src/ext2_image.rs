@@ -23,7 +23,7 @@ pub const INODES_MAX: usize = 500;
 
 #[path = "../../crates/ext2/tests/walk/mod.rs"]
 mod walk;
-pub use walk::walk;
+pub use walk::{entries_of, walk};
 
 /// The result of a future over a device in memory.
 ///
@@ -87,12 +87,12 @@ pub fn act(file_system: &Plain, input: &mut Input<'_>) {
         let (action, pick, number) = (input.byte(), input.byte(), u64::from(input.u16()));
         let mut directory = InodeNumber::ROOT;
         for _ in 0..pick % 3 {
-            let below = now(file_system.list(directory, 0, 20)).unwrap_or_default();
-            directory = below.get(2 + usize::from(pick / 3) % 4).map_or(directory, |entry| entry.inode);
+            let below = entries_of(file_system, directory);
+            directory = below.get(2 + usize::from(pick / 3) % 4).map_or(directory, |(_, inode)| *inode);
         }
-        let entries = now(file_system.list(directory, 0, 100)).unwrap_or_default();
-        let Some(entry) = entries.get(usize::from(pick) % entries.len().max(1)) else { continue };
-        let (name, inode, new) = (entry.name.as_slice(), entry.inode, [b"new".as_slice(), &[action; 120]].concat());
+        let entries = entries_of(file_system, directory);
+        let Some((name, inode)) = entries.get(usize::from(pick) % entries.len().max(1)) else { continue };
+        let (inode, new) = (*inode, [b"new".as_slice(), &[action; 120]].concat());
         let _ = match action % 10 {
             0 => now(file_system.unlink(directory, name)),
             1 => now(file_system.remove_directory(directory, name)),

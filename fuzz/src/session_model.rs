@@ -1,8 +1,8 @@
 //! What an initiator knows of its commands, and what it may expect of the target for that:
 //!
-//! - a command is executed at most once, and no CmdSN twice; commands that need no data begin at their unit in the order
-//!   of their numbers, and none before every number below it was used (RFC 7143 4.2.2.1). Between units there is no
-//!   order: those behind a function for one unit wait for it, those for others do not (RFC 7143 11.5.1);
+//! - a command is executed at most once, and no CmdSN twice; commands that need no data begin at their unit in the
+//!   order of their numbers, and none before every number below it was used (RFC 7143 4.2.2.1). Between units there is
+//!   no order: those behind a function for one unit wait for it, those for others do not (RFC 7143 11.5.1);
 //! - a write begins only with all its data, and as it was sent, whatever was lost or damaged meanwhile;
 //! - what is read is what the device server gave, whole before its status;
 //! - a task has one response, and once a task management function that ended it is answered, nothing more (RFC 7143

@@ -14,7 +14,7 @@ use base::random::Random;
 use rustix::fs::{CWD, fallocate, getxattr, renameat_with, setxattr};
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use serde_json::json;
-use tests::{IQN, Process, Target, World, tool};
+use tests::{IQN, Process, Target, World, comes_true, tool};
 
 /// A LUN in a file, with an empty ext2.
 struct Lun {
@@ -416,11 +416,57 @@ fn files_are_what_programs_expect_of_them() {
     let status = lun.world.status("files");
     assert_eq!((&status["kind"], &status["is_read_only"]), (&"mount".into(), &false.into()), "{status}");
     // What the kernel forgot is freed.
-    let all_free = (0..500).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        rustix::fs::statvfs(&mounted.directory).unwrap().f_bfree == free
-    });
+    let all_free = comes_true(|| rustix::fs::statvfs(&mounted.directory).unwrap().f_bfree == free);
     assert!(all_free, "{} of {free} blocks are free", rustix::fs::statvfs(&mounted.directory).unwrap().f_bfree);
+    mounted.end();
+}
+
+/// The names of a folder that was opened before.
+fn names_of(folder: &mut rustix::fs::Dir) -> Vec<String> {
+    folder.map(|entry| entry.unwrap().file_name().to_str().unwrap().to_owned()).collect()
+}
+
+/// New names move others to other places in their folder, more than once while it is listed.
+#[test]
+fn a_listing_has_each_name_once_that_was_there_all_the_time_while_others_are_made() {
+    let lun = Lun::new("64MiB");
+    let mounted = lun.mount(&[]);
+    let make = |folder: &Path, prefix: &str, count: usize| {
+        (0..count)
+            .map(|number| format!("{prefix}{number:05}"))
+            .inspect(|name| drop(File::create(folder.join(name))))
+            .collect()
+    };
+    let assert_all = |listed: &[String], stay: &Vec<String>| {
+        let mut found: Vec<_> = listed.iter().filter(|name| stay.contains(name)).cloned().collect();
+        found.sort();
+        assert!(&found == stay, "{} of {} names", found.len(), stay.len());
+    };
+    // Between two requests for the next names.
+    for count in [700, 2000] {
+        let path = mounted.path(&count.to_string());
+        fs::create_dir(&path).unwrap();
+        let stay: Vec<String> = make(&path, "stay", count);
+        let mut folder = rustix::fs::Dir::read_from(File::open(&path).unwrap()).unwrap();
+        let mut listed = vec![folder.next().unwrap().unwrap().file_name().to_str().unwrap().to_owned()];
+        let made: Vec<String> = make(&path, "made", count);
+        listed.extend(names_of(&mut folder));
+        assert_all(&listed, &stay);
+        folder.rewind();
+        let again = names_of(&mut folder);
+        assert_all(&again, &stay);
+        assert_all(&again, &made);
+    }
+    // At the same time.
+    let path = mounted.path("busy");
+    fs::create_dir(&path).unwrap();
+    let stay: Vec<String> = make(&path, "stay", 700);
+    std::thread::scope(|scope| {
+        let maker = scope.spawn(|| make(&path, "made", 2000) as Vec<String>);
+        while !maker.is_finished() {
+            assert_all(&names_of(&mut rustix::fs::Dir::read_from(File::open(&path).unwrap()).unwrap()), &stay);
+        }
+    });
     mounted.end();
 }
 

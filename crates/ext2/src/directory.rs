@@ -1,5 +1,7 @@
 //! A directory: names and their inodes, in blocks, with or without an index.
 
+use std::ops::ControlFlow;
+
 use crate::blocks::{Block, Object, Operation};
 use crate::entry::{self, NewEntry};
 use crate::error::{Error, ErrorKind};
@@ -19,16 +21,14 @@ pub struct Found {
 }
 
 /// A name in a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirectoryEntry {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectoryEntry<'a> {
     /// The name: any bytes but `/` and zero, if nothing is damaged.
-    pub name: Vec<u8>,
+    pub name: &'a [u8],
     /// Its inode.
     pub inode: InodeNumber,
     /// The type of the inode, where directories hold types.
     pub file_type: Option<FileType>,
-    /// The position of the next entry.
-    pub next: u64,
 }
 
 /// Looks a name up.
@@ -60,36 +60,33 @@ fn found_in(block: &Block, number: BlockNumber, name: &[u8]) -> Result<Option<Fo
     Ok(record.and_then(|record| Some(Found { inode: record.inode?, block: number, offset: record.offset })))
 }
 
-/// Entries from `position` on (0: the first), at most `entries_max`.
-pub async fn list<O: Operation>(
+/// Passes all entries to `take`, until it breaks off.
+pub async fn visit<O: Operation, B>(
     work: &mut Work<O>,
     directory: &Inode,
-    position: u64,
-    entries_max: usize,
-) -> Result<Vec<DirectoryEntry>, Error> {
-    let count = block_count(work, directory)?;
-    let (first, offset) = work.layout.file_block(position.min(directory.size));
-    let mut entries = Vec::new();
-    for at in first.0..count {
+    mut take: impl FnMut(DirectoryEntry<'_>) -> ControlFlow<B>,
+) -> Result<ControlFlow<B>, Error> {
+    for at in 0..block_count(work, directory)? {
         let Some((_, block)) = block_at(work, directory, FileBlock(at)).await? else { continue };
-        let begin = u64::from(at) * work.layout.block_bytes as u64;
         for record in entry::records(&block) {
             let record = record?;
-            let Some(inode) = record.inode.filter(|_| at > first.0 || record.offset >= offset) else { continue };
-            if entries.len() == entries_max {
-                return Ok(entries);
+            let Some(inode) = record.inode else { continue };
+            let taken = take(DirectoryEntry { name: record.name, inode, file_type: record.file_type });
+            if taken.is_break() {
+                return Ok(taken);
             }
-            let next = begin + (record.offset + record.record_bytes) as u64;
-            entries.push(DirectoryEntry { name: record.name.to_vec(), inode, file_type: record.file_type, next });
         }
     }
-    Ok(entries)
+    Ok(ControlFlow::Continue(()))
 }
 
 /// Whether it has only "." and "..".
 pub async fn is_empty<O: Operation>(work: &mut Work<O>, directory: &Inode) -> Result<bool, Error> {
-    let names = list(work, directory, 0, 3).await?;
-    Ok(names.iter().all(|entry| entry.name == b"." || entry.name == b".."))
+    let is_own = |entry: DirectoryEntry<'_>| match entry.name {
+        b"." | b".." => ControlFlow::Continue(()),
+        _ => ControlFlow::Break(()),
+    };
+    Ok(visit(work, directory, is_own).await?.is_continue())
 }
 
 /// Adds a name that the directory does not have. The caller stores the directory.

@@ -42,6 +42,8 @@ pub enum ErrorKind {
     Stale,
     /// It conflicts with an operation of another host; repeated, it may succeed.
     Conflict,
+    /// More would be kept in memory than the caller may keep.
+    NoMemory,
     /// The device failed.
     Device(block::ErrorKind),
 }
@@ -67,6 +69,7 @@ impl ErrorKind {
             Self::NoAttribute => "no such attribute",
             Self::Stale => "removed by another host",
             Self::Conflict => "conflict",
+            Self::NoMemory => "no memory left",
             Self::Device(kind) => kind.as_str(),
         }
     }

@@ -6,7 +6,7 @@ mod walk;
 use base::random::Random;
 use ext2::{InodeNumber, MetadataChange, NewNode, Owner, RenameMode, SetMode};
 use tools::{Folder, Plain, bytes_of, device_of, now, open};
-use walk::walk;
+use walk::{entries_of, walk};
 
 const BLOCK_BYTES: usize = 1024;
 /// Directories and files that one walk looks at.
@@ -47,16 +47,15 @@ fn image(block_bytes: usize, inode_bytes: usize) -> Vec<u8> {
 fn change(file_system: &Plain, random: &mut Random) {
     let owner = Owner::default();
     let mut directories = vec![InodeNumber::ROOT];
-    for entry in now(file_system.list(InodeNumber::ROOT, 0, 100)).unwrap_or_default() {
-        directories.push(entry.inode);
-        directories
-            .extend(now(file_system.list(entry.inode, 0, 100)).unwrap_or_default().iter().map(|found| found.inode));
+    for (_, inode) in entries_of(file_system, InodeNumber::ROOT) {
+        directories.push(inode);
+        directories.extend(entries_of(file_system, inode).iter().map(|(_, inode)| *inode));
     }
     for step in 0..60 {
         let directory = directories[random.below(directories.len() as u64) as usize];
-        let entries = now(file_system.list(directory, 0, 200)).unwrap_or_default();
-        let Some(entry) = entries.get(random.below(entries.len().max(1) as u64) as usize) else { continue };
-        let (name, inode) = (entry.name.as_slice(), entry.inode);
+        let entries = entries_of(file_system, directory);
+        let Some((name, inode)) = entries.get(random.below(entries.len().max(1) as u64) as usize) else { continue };
+        let inode = *inode;
         let new = [format!("new {step} ").as_bytes(), &[b'x'; 120]].concat();
         let _ = match random.below(11) {
             0 => now(file_system.unlink(directory, name)),

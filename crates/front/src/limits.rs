@@ -208,6 +208,11 @@ pub const ATTRIBUTES_KEPT_MAX: usize = 65_536;
 /// After so many of them others have their turn on the runtime.
 pub const ATTRIBUTES_FORGOTTEN_AT_ONCE: usize = 256;
 
-/// Names of a directory that are read at once: more than fit in an answer, so that a long directory
-/// is not read twice.
-pub const DIRECTORY_ENTRIES_MAX: usize = 256;
+/// Bytes that a mount keeps of the names of open directories, all together: eight million names of 20 bytes, each with
+/// its inode (12 bytes). While a directory is read it may take twice its bytes. One that finds no room is not listed
+/// (`ENOMEM`).
+pub const LISTING_BYTES_MAX: u32 = 256 << 20;
+
+/// Names of a directory that are prepared for one answer: as many as fit in a page, if they are short. Where more of them
+/// are looked up for it, because some are gone, others have their turn on the runtime after so many.
+pub const DIRECTORY_ENTRIES_MAX: usize = 128;

@@ -13,6 +13,7 @@
 //! | `commits` | the commits that no program asks for |
 //! | `requests` | requests of the kernel, and their answers |
 //! | `tree` | file system operations for them |
+//! | `listings` | open directories, each as it was when it was read from its beginning |
 //! | `references` | inodes that the kernel knows: those without a name stay until it forgets them |
 //! | `kept_attributes` | attributes that the kernel keeps where hosts share |
 //! | `attributes` | attributes of an inode in the kernel's form |
@@ -23,6 +24,7 @@ mod attributes;
 mod commits;
 mod errors;
 mod kept_attributes;
+mod listings;
 mod references;
 mod requests;
 mod tree;

@@ -14,6 +14,9 @@
 //! 6.3.5) before anything is issued again. The first attempt is made at once, or after the Time2Wait that was agreed;
 //! then waits double up to a bound, and begin anew only after a session that was of use ([`BackOff`]).
 
+mod session;
+mod stop_guard;
+
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -21,17 +24,16 @@ use std::sync::atomic::AtomicU16;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use base::clock::{Clock, Instant};
+use base::clock::Instant;
 use block::grants::WHOLE_DEVICE;
-use block::{Copies, Error, ErrorKind, Event, Geometry};
+use block::{Copies, Error, ErrorKind, Event};
 use iscsi::url::Portal;
-use scsi::Sense;
-use scsi::change_mark::Support;
 
-use crate::alarm::{Alarm, within};
+use self::session::{Session, ask_again, establish};
+use self::stop_guard::StopGuard;
+use crate::alarm::Alarm;
 use crate::back_off::BackOff;
 use crate::change_guard::ReportedChanges;
-use crate::change_marks;
 use crate::changed_ranges;
 use crate::connector::Connector;
 use crate::engine::{Engine, Stop};
@@ -39,7 +41,7 @@ use crate::error::LinkError;
 use crate::limits::{BUSY_WAIT_MAX, GRANT_BYTES, NOTICES_MAX};
 use crate::link::{Link, Opener};
 use crate::log_limit::LogLimit;
-use crate::notice::Notice;
+use crate::notice::{Notice, words_of_changes};
 use crate::options::InitiatorOptions;
 use crate::remote_lun::RemoteLun;
 use crate::rounds::Rounds;
@@ -135,97 +137,6 @@ fn client_of(options: &InitiatorOptions, unit: &Unit) -> Result<Option<SharingCl
     Ok(Some(SharingClient::new(member, unit.identity.clone())))
 }
 
-/// Refuses a LUN that the options say is shared but that cannot be.
-fn check_sharing(link: &Link, options: &InitiatorOptions, unit: &Unit) -> Result<(), LinkError> {
-    let is_agreed = link.logged_in.as_ref().is_some_and(|logged_in| logged_in.may_share);
-    let (place, words) = match (options.is_shared, is_agreed, unit.sharing) {
-        (false, ..) | (true, true, Some(_)) => return Ok(()),
-        (true, false, _) => (options.place(), "its target does not keep the caches of several hosts coherent"),
-        (true, true, None) => (options.place(), "its target does not let it be shared"),
-    };
-    let words = format!(
-        "{place} cannot be shared: {words}. \"forebay target serve\" does so for a LUN with the option \"shared\"; \
-         without a cache, several hosts may use any LUN"
-    );
-    Err(LinkError::Unit(Error::new(ErrorKind::Unsupported, words)))
-}
-
-/// A new session, and what was read from the unit in it.
-struct Session {
-    link: Link,
-    unit: Unit,
-    /// What other hosts changed while there was no session.
-    changed: ReportedChanges,
-    /// Reports of the unit that came after its properties were read.
-    late_senses: Vec<Sense>,
-}
-
-/// Logs in, reads the unit's properties, and takes the `held` marks again. The portal must be in
-/// `group` if that is given. On failure, `senses` gets what the unit reported meanwhile, since it
-/// reports each thing once.
-async fn establish(
-    opener: &Opener,
-    portal: &mut Portal,
-    group: Option<u16>,
-    held: Option<&Shared>,
-    senses: &mut Vec<Sense>,
-) -> Result<Session, LinkError> {
-    let mut link = Link::open(opener, false, portal).await?;
-    if let (Some(from), Some(to)) = (group, link.portal_group_tag())
-        && from != to
-    {
-        link.logout().await;
-        return Err(LinkError::OtherGroup { from, to });
-    }
-    match look(&mut link, &opener.options, held).await {
-        Ok((unit, changed, late_senses)) => match check_sharing(&link, &opener.options, &unit) {
-            Ok(()) => Ok(Session { link, unit, changed, late_senses }),
-            Err(error) => {
-                link.logout().await;
-                Err(error)
-            }
-        },
-        Err(error) => {
-            senses.append(&mut link.senses);
-            Err(error)
-        }
-    }
-}
-
-/// The unit's properties, what others changed, and what it reported after its properties were read.
-async fn look(
-    link: &mut Link,
-    options: &InitiatorOptions,
-    held: Option<&Shared>,
-) -> Result<(Unit, ReportedChanges, Vec<Sense>), LinkError> {
-    let unit = Probe::new(link, options)?.run().await?;
-    let already = link.senses.len();
-    let mut probe = Probe::new(link, options)?;
-    let changed = match held {
-        // Another device must not learn of our marks.
-        Some(shared) if shared.view().identity == unit.identity => {
-            ask_again(&mut probe, unit.change_marks, shared, options.is_shared).await?
-        }
-        _ => ReportedChanges::default(),
-    };
-    let late_senses = link.senses.split_off(already);
-    Ok((unit, changed, late_senses))
-}
-
-/// Takes the marks again and asks for the content, of the same unit as before. Returns what others
-/// changed.
-async fn ask_again(
-    probe: &mut Probe<'_>,
-    support: Option<Support>,
-    shared: &Shared,
-    is_shared: bool,
-) -> Result<ReportedChanges, LinkError> {
-    if let Some(guard) = shared.content_guard.get() {
-        guard.ask(probe).await?;
-    }
-    change_marks::take_again(probe, support, &shared.taken, is_shared).await
-}
-
 struct Runner {
     options: Arc<InitiatorOptions>,
     opener: Opener,
@@ -239,27 +150,6 @@ struct Runner {
     /// When the LUN became unusable; read only while there is no session.
     away_since: Option<Instant>,
     notices: LogLimit<Notice>,
-}
-
-/// Notifies those that wait for the driver's end, however it ends.
-struct StopGuard {
-    shared: Arc<Shared>,
-    place: String,
-    clock: Arc<dyn Clock>,
-}
-
-impl Drop for StopGuard {
-    fn drop(&mut self) {
-        {
-            let mut view = self.shared.view();
-            if !matches!(view.status.state, State::Replaced | State::Fenced) {
-                view.status.state = State::Closed;
-            }
-        }
-        let now = self.clock.now();
-        self.shared.client().into_iter().for_each(|path| path.end(now));
-        self.shared.stop(&self.place);
-    }
 }
 
 /// Why no further session is made.
@@ -519,7 +409,7 @@ impl Runner {
         let previous = std::mem::replace(&mut self.shared.view().geometry, geometry);
         if previous != geometry {
             if let Some(left_out) = self.notices.admit(Notice::OtherProperties, self.options.clock.now()) {
-                let what = changes(&previous, &geometry);
+                let what = words_of_changes(&previous, &geometry);
                 tracing::info!(place = self.options.place(), left_out, "the LUN has changed: {what}");
             }
             self.shared.events.publish(&Event::Resized(geometry));
@@ -692,63 +582,5 @@ fn first_wait(link: &Link, error: &LinkError) -> Duration {
         LinkError::Connection(Dropped { wait_seconds }) => Duration::from_secs((*wait_seconds).into()),
         LinkError::Unit(_) => BUSY_WAIT_MAX,
         _ => Duration::from_secs(link.session.negotiated().default_time2wait.into()),
-    }
-}
-
-/// Asks a portal for its targets.
-///
-/// # Errors
-/// As [`connect`].
-pub async fn discover(
-    options: InitiatorOptions,
-    connector: Arc<dyn Connector>,
-) -> Result<Vec<iscsi::initiator::DiscoveredTarget>, Error> {
-    let isid = options.isid_or_random()?;
-    let mut portal = options.portal.clone();
-    let options = Arc::new(options);
-    let opener = Opener { options: Arc::clone(&options), connector, isid, wanted: Arc::new(AtomicU16::new(1)) };
-    let asked = async {
-        let mut link = Link::open(&opener, true, &mut portal).await?;
-        let listed = within(&options.clock, options.command_timeout, link.send_targets()).await;
-        let targets = listed.ok_or(LinkError::ListTimedOut)??;
-        link.logout().await;
-        Ok(targets)
-    };
-    asked.await.map_err(|error: LinkError| error.into_error(&options))
-}
-
-/// What has changed about a unit, in words for the log.
-fn changes(before: &Geometry, now: &Geometry) -> String {
-    let mut words = Vec::new();
-    if before.size_bytes != now.size_bytes {
-        words.push(format!("its size was {} bytes and is {}", before.size_bytes, now.size_bytes));
-    }
-    if before.is_write_cache_volatile != now.is_write_cache_volatile {
-        words.push(format!("its write cache is {}", if now.is_write_cache_volatile { "on" } else { "off" }));
-    }
-    if before.is_read_only != now.is_read_only {
-        words.push(format!("it may {} be written to", if now.is_read_only { "no longer" } else { "again" }));
-    }
-    if words.is_empty() {
-        words.push("its blocks or limits".to_owned());
-    }
-    words.join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_log_names_what_changed_and_nothing_else() {
-        let before = Geometry::plain(4096);
-        let switched = Geometry { is_write_cache_volatile: !before.is_write_cache_volatile, ..before };
-        assert!(!changes(&before, &switched).contains("size"), "{}", changes(&before, &switched));
-        assert!(changes(&before, &switched).contains("write cache"));
-        let grown = Geometry { size_bytes: 8192, ..before };
-        assert_eq!(changes(&before, &grown), "its size was 4096 bytes and is 8192");
-        let shut = Geometry { is_read_only: true, ..before };
-        assert_eq!(changes(&before, &shut), "it may no longer be written to");
-        assert_eq!(changes(&before, &Geometry { physical_block_bytes: 8192, ..before }), "its blocks or limits");
     }
 }

@@ -8,6 +8,9 @@
 //! A request that is one command moves from and to its own buffer. Parts have buffers of their own and are copied, so
 //! that nothing of a part that is given up reaches the request.
 
+mod part;
+mod step;
+
 use std::time::Duration;
 
 use base::clock::Instant;
@@ -17,15 +20,20 @@ use block::{Buffer, ByteRange, Error, ErrorKind, Extent, ExtentKind, Operation, 
 use iscsi::initiator::{Command, Data, Outcome};
 use iscsi::pdu::TaskAttribute;
 use scsi::Cdb;
-use scsi::cdb::{Blocks, CacheRange, CdbForm, Transfer, WriteSame};
-use scsi::lba_status::{self, Provisioning};
-use scsi::unmap;
+use scsi::cdb::Transfer;
+use scsi::lba_status;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use crate::limits::{BUSY_WAIT_MIN, LBA_STATUS_BYTES, PARTS_MAX, ZEROES_BYTES_MAX};
+use self::part::{
+    blocks, discard_blocks, discard_command, extents_command, extents_of, synchronize, zeroes_blocks, zeroes_command,
+};
+use self::step::Purpose;
+use crate::limits::{BUSY_WAIT_MIN, PARTS_MAX};
 use crate::raw_command::{RawCommand, RawOutcome, Repeat};
 use crate::unit::Unit;
+
+pub(crate) use self::step::Step;
 
 /// The operation of a job. `found`, the extents reported, is empty until the unit has answered.
 #[derive(Debug)]
@@ -47,44 +55,6 @@ pub(crate) enum Reply {
     Replay,
     /// To no caller: the job is a flush that makes room.
     Nobody,
-}
-
-/// The purpose of one command of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
-    /// The whole request: a flush, a raw command.
-    Whole,
-    /// These bytes of the request.
-    Part(ByteRange),
-    /// Makes durable what the parts wrote.
-    Synchronize,
-}
-
-/// A command of a job.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
-    purpose: Purpose,
-    /// Attempts that failed.
-    attempts: u32,
-    /// Its number among all commands, once it is sent.
-    number: u64,
-}
-
-impl Step {
-    /// Whether it makes durable what other commands wrote.
-    pub(crate) fn is_synchronize(self) -> bool {
-        self.purpose == Purpose::Synchronize
-    }
-
-    /// Attempts that failed.
-    pub(crate) fn attempts(self) -> u32 {
-        self.attempts
-    }
-
-    /// The same step with this count of failed attempts.
-    pub(crate) fn after(self, attempts: u32) -> Self {
-        Self { attempts, ..self }
-    }
 }
 
 /// One request under way.
@@ -323,7 +293,7 @@ impl Job {
         }
         let step = match self.again.pop() {
             Some(step) => self.cut_again(unit, step)?,
-            None => Step { purpose: self.next_purpose(unit)?, attempts: 0, number: 0 },
+            None => Step::new(self.next_purpose(unit)?),
         };
         let (cdb, data) = match step.purpose {
             Purpose::Whole => self.whole_command(unit),
@@ -562,7 +532,7 @@ impl Job {
         let is_due = is_good && may_be_cached && !has_fua && !self.range().is_empty() && !self.is_synchronizing;
         if is_due {
             self.is_synchronizing = true;
-            self.again.push(Step { purpose: Purpose::Synchronize, attempts: 0, number: 0 });
+            self.again.push(Step::new(Purpose::Synchronize));
         }
         is_due
     }
@@ -593,209 +563,5 @@ impl Job {
     }
 }
 
-/// `length` bytes from the start of `range`, as blocks in the form the unit understands.
-fn blocks(unit: &Unit, range: ByteRange, length: u64) -> Blocks {
-    let (lba, count) = (range.offset / unit.block_bytes(), (length / unit.block_bytes()) as u32);
-    if unit.has_sixteen { Blocks::sixteen(lba, count) } else { Blocks::new(lba, count) }
-}
-
-/// SYNCHRONIZE CACHE of a range or of everything.
-fn synchronize(unit: &Unit, range: Option<ByteRange>) -> Cdb {
-    let whole = Blocks { form: if unit.has_sixteen { CdbForm::Sixteen } else { CdbForm::Ten }, lba: 0, count: 0 };
-    let blocks = range.map_or(whole, |range| {
-        // More blocks than a CDB can say are all of them.
-        let count = range.length / unit.block_bytes();
-        if count <= whole.form.count_max().into() { blocks(unit, range, range.length) } else { whole }
-    });
-    Cdb::SynchronizeCache(CacheRange { blocks, is_immediate: false })
-}
-
-/// Blocks of one UNMAP at the start of `rest`: cut at a granule's border, so that all but the first and the last piece
-/// are whole granules (SBC-3 6.6.4).
-fn discard_blocks(unit: &Unit, rest: ByteRange) -> Option<u64> {
-    let limits = unit.unmap?;
-    let first = rest.offset / unit.block_bytes();
-    let end = rest.end() / unit.block_bytes();
-    let longest = first.saturating_add(limits.command_blocks_max());
-    if longest >= end {
-        return Some(end - first);
-    }
-    let past = longest.saturating_sub(limits.alignment_blocks) % limits.granularity_blocks;
-    Some(Some(longest - past).filter(|&cut| cut > first).unwrap_or(longest) - first)
-}
-
-/// UNMAP of a part, in as many descriptors as it takes: each counts its blocks in 32 bits.
-fn discard_command(unit: &Unit, part: ByteRange) -> (Cdb, Data) {
-    let first = part.offset / unit.block_bytes();
-    let end = part.end() / unit.block_bytes();
-    let descriptors: Vec<_> = (first..end)
-        .step_by(u32::MAX as usize)
-        .map(|lba| unmap::Descriptor { lba, block_count: (end - lba).min(u32::MAX.into()) as u32 })
-        .collect();
-    let list = unmap::emit(&descriptors);
-    let length = list.len();
-    let cdb = Cdb::Unmap { is_anchor: false, parameter_list_length: length as u16 };
-    (cdb, Data::Write(Buffer::copy_of(&list), 0..length))
-}
-
-/// GET LBA STATUS from the start of a part. It covers what it covers: the caller asks again from there.
-fn extents_command(unit: &Unit, part: ByteRange) -> (Cdb, Data) {
-    let lba = part.offset / unit.block_bytes();
-    let cdb = Cdb::GetLbaStatus { lba, allocation_length: LBA_STATUS_BYTES as u32 };
-    let length = cdb.parameter_data_bytes() as usize;
-    (cdb, Data::Read(Buffer::zeroed(length), 0..length))
-}
-
-/// The extents of `range` from its start, up to the first gap between descriptors.
-fn extents_of(descriptors: &[lba_status::Descriptor], block_bytes: u64, range: ByteRange) -> Vec<Extent> {
-    let mut extents: Vec<Extent> = Vec::new();
-    let mut front = range.offset;
-    for descriptor in descriptors {
-        let start = descriptor.lba.saturating_mul(block_bytes);
-        let end = start.saturating_add(u64::from(descriptor.block_count) * block_bytes).min(range.end());
-        if start > front || end <= front {
-            break;
-        }
-        // Anchored blocks take space, and are rare: called data, they are read where they need not be, never missed.
-        let kind = match descriptor.provisioning {
-            Provisioning::Deallocated => ExtentKind::Hole,
-            Provisioning::Mapped | Provisioning::Anchored => ExtentKind::Data,
-        };
-        match extents.last_mut().filter(|last| last.kind == kind) {
-            Some(last) => last.range.length += end - front,
-            None => extents.push(Extent { range: ByteRange { offset: front, length: end - front }, kind }),
-        }
-        front = end;
-    }
-    extents
-}
-
-/// Blocks that one command makes zeroes, at the start of `rest`.
-fn zeroes_blocks(unit: &Unit, rest: ByteRange) -> u64 {
-    let longest = match unit.write_same_blocks_max {
-        Some(blocks_max) => blocks_max.min(u32::MAX.into()),
-        None => u64::from(unit.command_bytes_max.min(ZEROES_BYTES_MAX)) / unit.block_bytes(),
-    };
-    longest.min(rest.length / unit.block_bytes())
-}
-
-/// WRITE SAME(16) of one block of zeroes, or plain zeroes where the unit does not do that.
-fn zeroes_command(unit: &Unit, part: ByteRange, may_discard: bool) -> (Cdb, Data) {
-    let blocks = blocks(unit, part, part.length);
-    let (cdb, length) = if unit.write_same_blocks_max.is_some() {
-        let is_unmap = may_discard && unit.write_same_unmaps;
-        let write_same = WriteSame { blocks, is_anchor: false, is_unmap, has_no_data_out: false };
-        (Cdb::WriteSame(write_same), unit.block_bytes() as usize)
-    } else {
-        (Cdb::Write(Transfer { blocks, is_dpo: false, is_fua: false }), part.length as usize)
-    };
-    (cdb, Data::Write(Buffer::zeroed(length), 0..length))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::unit::UnmapLimits;
-    use scsi::lba_status::Descriptor;
-
-    /// The extents found in bytes 4096 to 16384, reported in blocks of 512, as (offset, length, is
-    /// a hole).
-    fn found(descriptors: &[(u64, u32, Provisioning)]) -> Vec<(u64, u64, bool)> {
-        let descriptor = |&(lba, block_count, provisioning)| Descriptor { lba, block_count, provisioning };
-        let descriptors: Vec<_> = descriptors.iter().map(descriptor).collect();
-        let extents = extents_of(&descriptors, 512, ByteRange { offset: 4096, length: 12288 });
-        let triple = |extent: &Extent| (extent.range.offset, extent.range.length, extent.kind == ExtentKind::Hole);
-        extents.iter().map(triple).collect()
-    }
-
-    #[test]
-    fn runs_become_extents_of_the_range_asked_for() {
-        use Provisioning::{Anchored, Deallocated, Mapped};
-        assert_eq!(found(&[(8, 8, Mapped), (16, 100, Deallocated)]), [(4096, 4096, false), (8192, 8192, true)]);
-        assert_eq!(found(&[(0, u32::MAX, Deallocated)]), [(4096, 12288, true)], "it may begin before and end after");
-        assert_eq!(found(&[(8, 1, Mapped), (9, 1, Anchored), (10, 1, Mapped)]), [(4096, 1536, false)]);
-    }
-
-    #[test]
-    fn what_makes_no_sense_is_not_believed() {
-        use Provisioning::{Deallocated, Mapped};
-        assert_eq!(found(&[]), []);
-        assert_eq!(found(&[(9, 8, Deallocated)]), [], "nobody said what is in block 8");
-        assert_eq!(found(&[(8, 0, Deallocated)]), []);
-        assert_eq!(found(&[(u64::MAX, u32::MAX, Deallocated)]), []);
-        assert_eq!(found(&[(8, 1, Mapped), (10, 1, Deallocated)]), [(4096, 512, false)], "up to the gap");
-        assert_eq!(found(&[(8, 2, Mapped), (8, 2, Deallocated)]), [(4096, 1024, false)], "nothing goes back");
-    }
-
-    fn unit(unmap: UnmapLimits) -> Unit {
-        Unit {
-            lun: 0,
-            vendor: String::new(),
-            identity: block::Identity::default(),
-            geometry: block::Geometry::plain(1 << 50),
-            has_fua: true,
-            may_get_cache: false,
-            has_sixteen: true,
-            command_bytes_max: 1 << 20,
-            write_same_blocks_max: Some(1 << 20),
-            has_lba_status: false,
-            write_same_unmaps: false,
-            unmap: Some(unmap),
-            change_marks: None,
-            sharing: None,
-        }
-    }
-
-    /// The descriptors of each UNMAP that discards `blocks` from block 8 on.
-    fn unmapped(unmap: UnmapLimits, blocks: u64) -> Vec<Vec<(u64, u32)>> {
-        let unit = unit(unmap);
-        let range = ByteRange { offset: 8 * 512, length: blocks * 512 };
-        let mut job = Job::new(Kind::Discard { range }, Reply::Nobody, Instant::START);
-        let mut lists = Vec::new();
-        while let Some(command) = job.next_command(&unit, 3, Duration::ZERO) {
-            assert_eq!(Job::order_of(command.token), 3);
-            let Data::Write(list, _) = command.data else { panic!("UNMAP has a list") };
-            let list = unmap::parse(&list).unwrap();
-            lists.push(list.map(|descriptor| (descriptor.lba, descriptor.block_count)).collect());
-            job.take_step(command.token, &mut Buffer::empty());
-        }
-        assert!(job.is_idle() && !job.has_next(&unit));
-        lists
-    }
-
-    #[test]
-    fn a_large_discard_takes_as_many_descriptors_and_commands_as_the_unit_allows() {
-        const MOST: u32 = u32::MAX;
-        let limits = |blocks_max, descriptors_max, granularity_blocks| UnmapLimits {
-            blocks_max,
-            descriptors_max,
-            granularity_blocks,
-            alignment_blocks: 0,
-        };
-        let next = 8 + u64::from(MOST);
-        let two = u64::from(MOST) + 5;
-        assert_eq!(unmapped(limits(u64::MAX, 2, 1), two), [[(8, MOST), (next, 5)]], "one command");
-        assert_eq!(unmapped(limits(u64::MAX, 1, 1), two), [[(8, MOST)], [(next, 5)]], "one descriptor each");
-        assert_eq!(unmapped(limits(100, 9, 8), 150), [[(8, 96)], [(104, 54)]], "cut at a granule");
-        assert_eq!(unmapped(limits(3, 1, 8), 4), [[(8, 3)], [(11, 1)]], "where no granule fits, anywhere");
-    }
-
-    #[test]
-    fn what_the_unit_does_not_take_any_more_is_cut_again() {
-        let mut unit =
-            unit(UnmapLimits { blocks_max: 1, descriptors_max: 1, granularity_blocks: 1, alignment_blocks: 0 });
-        let range = ByteRange { offset: 0, length: 4 << 20 };
-        let mut job = Job::new(Kind::Zeroes { range, fua: false, may_discard: false }, Reply::Nobody, Instant::START);
-        let whole = job.next_command(&unit, 0, Duration::ZERO).unwrap();
-        let step = job.take_step(whole.token, &mut Buffer::empty()).unwrap();
-        job.reissue(step);
-        unit.write_same_blocks_max = None;
-        let mut zeroes = 0;
-        while let Some(command) = job.next_command(&unit, 0, Duration::ZERO) {
-            assert!(command.data.length() <= ZEROES_BYTES_MAX as usize);
-            zeroes += command.data.length();
-            job.take_step(command.token, &mut Buffer::empty());
-        }
-        assert_eq!(zeroes, 4 << 20);
-    }
-}
+mod tests;

@@ -26,7 +26,8 @@
 //! | `change_guard` | [`ChangeGuard`]: whether this host may still change what others changed |
 //! | `content` | the id of what a LUN has, where the target gives it one |
 //! | `content_guard` | [`ContentGuard`]: whether that is still the same in a new session |
-//! | `driver` | [`connect`], [`discover`] and the [`Driver`]: sessions come and go, with back-off |
+//! | `driver` | [`connect`] and the [`Driver`]: sessions come and go, with back-off |
+//! | `discovery` | [`discover`]: asks a portal for its targets |
 //! | `engine` | requests to commands and back; retries |
 //! | `engine/*` | its parts: jobs and what each waits for; what an answer means; losses; what is not durable |
 //! | `job` | one request as a sequence of commands |
@@ -63,6 +64,7 @@ mod compare_and_write;
 mod connector;
 mod content;
 mod content_guard;
+mod discovery;
 mod driver;
 mod engine;
 mod error;
@@ -95,7 +97,8 @@ pub use compare_and_write::Compared;
 pub use connector::{BoxedStream, Connecting, Connector, Stream, TcpConnector};
 pub use content::{ContentId, is_content_id};
 pub use content_guard::{ContentAnswer, ContentGuard};
-pub use driver::{Driver, connect, discover};
+pub use discovery::discover;
+pub use driver::{Driver, connect};
 pub use iscsi::initiator::DiscoveredTarget;
 pub use options::{ChapCredentials, InitiatorOptions};
 pub use raw_command::RawOutcome;

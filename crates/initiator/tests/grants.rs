@@ -9,38 +9,16 @@ use std::time::Duration;
 
 use base::clock::Clock;
 use block::device::DeviceExt;
-use block::grants::Right;
+use block::grants::{Right, Standing};
 use block::memory::MemoryDevice;
-use block::{Buffer, ByteRange, Copies, Device, Dropped, ErrorKind, Grants, Keeper, SharedDevice};
+use block::{Buffer, ByteRange, Copies, Device, Dropped, ErrorKind, Grants, Keeper};
 use initiator::{InitiatorOptions, RemoteLun, State};
-use iscsi::pdu::Isid;
-use logical_unit::{LifeSecret, LogicalUnit, LogicalUnitOptions, LunMap, SavedSharing, SharingOptions};
-use support::{IQN, World, identity};
-use target::{Target, TargetServer, TargetServerOptions};
+use logical_unit::{LifeSecret, SavedSharing, SharingOptions};
+use support::sharing::{add_keeper, host, read, serve};
+use support::{World, identity};
 
 const MIB: u64 = 1 << 20;
 const LEASE: Duration = Duration::from_secs(10);
-
-fn host(world: &World, number: u32) -> InitiatorOptions {
-    InitiatorOptions {
-        isid: Some(Isid::random_format(number, 1)),
-        initiator_name: format!("iqn.2026-01.io.forebay:host{number}"),
-        is_shared: true,
-        ..world.options()
-    }
-}
-
-fn serve(world: &mut World, device: SharedDevice, sharing: SharingOptions) {
-    let clock = Arc::new(world.clock.clone());
-    let options =
-        LogicalUnitOptions { sharing: Some(sharing), clock: Some(clock.clone()), ..LogicalUnitOptions::default() };
-    let unit = LogicalUnit::new(device, options);
-    world.workers.spawn(unit.run());
-    let luns = LunMap::new();
-    luns.insert(0, unit);
-    let server = TargetServer::with_clock(vec![Target::new(IQN, luns)], TargetServerOptions::default(), clock);
-    world.network.set_server(Some(server));
-}
 
 /// Delays one write of one block: what it has of it, and how it brings that to the LUN.
 struct Delaying {
@@ -102,8 +80,7 @@ impl Delaying {
             time: Mutex::new((time, steps)),
             was_dropped: AtomicBool::new(false),
         });
-        let keeper: Arc<dyn Keeper> = delaying.clone();
-        copies(lun).add_keeper(Arc::downgrade(&keeper));
+        add_keeper(lun, &delaying);
         delaying
     }
 
@@ -131,11 +108,6 @@ fn hold(world: &mut World, lun: &Arc<RemoteLun>, range: ByteRange) {
 fn hold_for(world: &mut World, lun: &Arc<RemoteLun>, range: ByteRange, right: Right) {
     let grants = grants(lun);
     world.run(async move { grants.acquire(range, right).await });
-}
-
-fn read(world: &mut World, lun: &Arc<RemoteLun>, offset: u64) -> u8 {
-    let read = lun.read(offset, Buffer::zeroed(512));
-    world.run(read).unwrap()[0]
 }
 
 fn one_host(world: &mut World) -> (Arc<MemoryDevice>, Arc<RemoteLun>) {
@@ -679,4 +651,24 @@ fn what_waits_while_the_whole_lun_cannot_be_claimed_back_is_not_written_and_the_
     hold(&mut world, &one, LAST);
     world.run(write(9)).unwrap();
     assert_eq!(world.run(device.read(LAST.offset, Buffer::zeroed(512))).unwrap()[0], 9);
+}
+
+/// Who cleans for a callback would go on for ever, and keep all that waits for it: nobody polls it any more.
+#[test]
+fn nothing_is_held_or_being_given_up_once_the_device_was_replaced() {
+    let mut world = World::new(26);
+    let (_, one, two) = hosts(&mut world);
+    let delaying = Delaying::over(&world, &one, LEASE * 100, 1000);
+    hold(&mut world, &one, DIRTY);
+    delaying.write(7);
+    let waits = two.read(DIRTY.offset, Buffer::zeroed(512));
+    world.pass(LEASE / 10);
+    assert_eq!(grants(&one).all(&[Standing::Leaving]).len(), 1, "it is called back");
+    let another = Arc::new(MemoryDevice::new(4 * MIB, identity("another")));
+    serve(&mut world, another, SharingOptions::default());
+    world.network.cut();
+    assert!(world.run(waits).is_err());
+    assert_eq!(one.status().state, State::Replaced);
+    assert_eq!(grants(&one).all(&[Standing::Held, Standing::Leaving, Standing::Claimed]), []);
+    assert!(!one.status().sharing.expect("it is shared").is_alive);
 }

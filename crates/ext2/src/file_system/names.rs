@@ -1,5 +1,7 @@
 //! Names: creating, removing and renaming.
 
+use std::ops::ControlFlow;
+
 use super::{FileSystem, Metadata, metadata};
 use crate::blocks::{Blocks, Operation};
 use crate::directory::{self, DirectoryEntry, Found};
@@ -83,19 +85,26 @@ impl<B: Blocks> FileSystem<B> {
         Ok(metadata(&work.named_inode(found).await?))
     }
 
-    /// Entries of a directory from `position` on, at most `entries_max`; 0 is the beginning, and
-    /// each entry has the position of the next. Names that come or go meanwhile may be listed or
-    /// not. A name that exists all the time may come twice, or not at all, only where new names
-    /// reorder an index.
+    /// Passes all entries of a directory to `take`, until that fails: those of one moment, since new
+    /// names move others to other places.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, and those of `take`
     pub async fn list(
         &self,
         inode: InodeNumber,
-        position: u64,
-        entries_max: usize,
-    ) -> Result<Vec<DirectoryEntry>, Error> {
+        mut take: impl FnMut(DirectoryEntry<'_>) -> Result<(), Error> + Send,
+    ) -> Result<(), Error> {
         let mut work = self.read().await?;
         let inode = work.inode(inode).await?;
-        directory::list(&mut work, &inode, position, entries_max).await
+        let visited = directory::visit(&mut work, &inode, |entry| match take(entry) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => ControlFlow::Break(error),
+        });
+        match visited.await? {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(error) => Err(error),
+        }
     }
 
     /// Creates an inode with a new name.

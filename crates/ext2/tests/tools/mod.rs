@@ -213,18 +213,20 @@ pub fn tree_of<B: Blocks>(file_system: &FileSystem<B>) -> Tree {
 
 /// Names of a directory except "." and ".."; each must be found by a lookup.
 pub fn names_of<B: Blocks>(file_system: &FileSystem<B>, directory: InodeNumber) -> Vec<(Vec<u8>, InodeNumber)> {
-    let (mut names, mut position) = (Vec::new(), 0);
-    loop {
-        let part = now(file_system.list(directory, position, 7)).unwrap();
-        let Some(last) = part.last() else { return names };
-        position = last.next;
-        for entry in part.into_iter().filter(|entry| entry.name != b"." && entry.name != b"..") {
-            let found = now(file_system.lookup(directory, &entry.name)).unwrap();
-            assert_eq!(found.inode, entry.inode, "{:?}", String::from_utf8_lossy(&entry.name));
-            assert!(entry.file_type.is_none_or(|file_type| file_type == found.file_type));
-            names.push((entry.name, entry.inode));
-        }
-    }
+    let mut entries = Vec::new();
+    let list = file_system.list(directory, |entry| {
+        entries.push((entry.name.to_vec(), entry.inode, entry.file_type));
+        Ok(())
+    });
+    now(list).unwrap();
+    entries.retain(|(name, ..)| name != b"." && name != b"..");
+    let check = |(name, inode, listed): (Vec<u8>, InodeNumber, Option<FileType>)| {
+        let found = now(file_system.lookup(directory, &name)).unwrap();
+        assert_eq!(found.inode, inode, "{:?}", String::from_utf8_lossy(&name));
+        assert!(listed.is_none_or(|file_type| file_type == found.file_type));
+        (name, inode)
+    };
+    entries.into_iter().map(check).collect()
 }
 
 pub fn content_of<B: Blocks>(file_system: &FileSystem<B>, metadata: &Metadata) -> Vec<u8> {

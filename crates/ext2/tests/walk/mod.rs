@@ -6,6 +6,17 @@ use ext2::{FileType, InodeNumber};
 
 use super::{Plain, now};
 
+/// Entries of a directory, up to one that is damaged.
+pub fn entries_of(file_system: &Plain, directory: InodeNumber) -> Vec<(Vec<u8>, InodeNumber)> {
+    let mut entries = Vec::new();
+    let list = file_system.list(directory, |entry| {
+        entries.push((entry.name.to_vec(), entry.inode));
+        Ok(())
+    });
+    let _ = now(list);
+    entries
+}
+
 /// Reads everything that can be reached, each inode once, and at most `inodes_max` of them.
 pub fn walk(file_system: &Plain, inodes_max: usize) {
     let mut seen = BTreeSet::new();
@@ -20,15 +31,9 @@ pub fn walk(file_system: &Plain, inodes_max: usize) {
         }
         match metadata.file_type {
             FileType::Directory => {
-                let mut position = 0;
-                while let Ok(entries) = now(file_system.list(inode, position, 50)) {
-                    let Some(last) = entries.last() else { break };
-                    assert!(last.next > position, "a list goes on");
-                    position = last.next;
-                    for entry in entries {
-                        let _ = now(file_system.lookup(inode, &entry.name));
-                        todo.push(entry.inode);
-                    }
+                for (name, found) in entries_of(file_system, inode) {
+                    let _ = now(file_system.lookup(inode, &name));
+                    todo.push(found);
                 }
             }
             FileType::SymbolicLink => drop(now(file_system.read_link(inode))),

@@ -23,6 +23,7 @@ pub(super) fn to_errno(error: &Error) -> Errno {
         ErrorKind::NoAttribute => Errno::ENODATA,
         ErrorKind::Stale => Errno::ESTALE,
         ErrorKind::Conflict => Errno::EAGAIN,
+        ErrorKind::NoMemory => Errno::ENOMEM,
         ErrorKind::Corrupt | ErrorKind::NotClean => Errno::EIO,
         ErrorKind::Device(kind) => device_errno(kind),
     }

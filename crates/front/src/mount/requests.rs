@@ -13,16 +13,16 @@ use ext2::{
     Access, Blocks, Error, ErrorKind, InodeNumber, Metadata, MetadataChange, NewNode, Owner, RenameMode, SetMode,
 };
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 
 use super::attributes::{device_of, from_system, kind_of};
-use super::tree::Tree;
+use super::tree::{ListedName, Tree};
 use super::view::inode_of;
-use crate::limits::{DIRECTORY_ENTRIES_MAX, FUSE_BACKGROUND_MAX, STEP_BYTES};
+use crate::limits::{FUSE_BACKGROUND_MAX, STEP_BYTES};
 
 /// The handler of the kernel's requests.
 pub(super) struct Requests<B: Blocks> {
@@ -332,14 +332,22 @@ impl<B: Blocks> Filesystem for Requests<B> {
         self.commit(reply);
     }
 
-    fn readdir(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.opened(self.tree.listings.open(), FopenFlags::empty());
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.tree.listings.close(handle);
+        reply.ok();
+    }
+
+    fn readdir(&self, _: &Request, node: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let (tree, inode) = (self.tree(), inode_of(node));
-        let work = async move { tree.list(inode, offset, DIRECTORY_ENTRIES_MAX).await };
-        self.tree.carry_out_at(Access::Read, &[node], work, move |entries| match entries {
-            Ok(entries) => {
-                for (entry, file_type, node) in entries {
-                    let name = OsStr::from_bytes(&entry.name);
-                    if reply.add(node, entry.next, kind_of(file_type), name) {
+        let work = async move { tree.names(handle, inode, offset).await };
+        self.tree.carry_out_at(Access::Read, &[node], work, move |names| match names {
+            Ok(names) => {
+                for ListedName { name, file_type, node, next } in names {
+                    if reply.add(node, next, kind_of(file_type), OsStr::from_bytes(&name)) {
                         break;
                     }
                 }
@@ -349,11 +357,11 @@ impl<B: Blocks> Filesystem for Requests<B> {
         });
     }
 
-    fn readdirplus(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
+    fn readdirplus(&self, _: &Request, node: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
         let (tree, inode) = (self.tree(), inode_of(node));
         let work = async move {
             let mut listing = DirectoryReply { reply, told: Vec::new() };
-            match listing.fill(&tree, inode, offset).await {
+            match listing.fill(&tree, handle, inode, offset).await {
                 Ok(()) => listing.reply.ok(),
                 Err(error) => {
                     listing.take_back(&tree).await;
@@ -466,23 +474,30 @@ struct DirectoryReply {
 }
 
 impl DirectoryReply {
-    async fn fill<B: Blocks>(&mut self, tree: &Arc<Tree<B>>, directory: InodeNumber, offset: u64) -> Result<(), Error> {
-        for (entry, ..) in tree.list(directory, offset, DIRECTORY_ENTRIES_MAX).await? {
+    async fn fill<B: Blocks>(
+        &mut self,
+        tree: &Arc<Tree<B>>,
+        handle: FileHandle,
+        directory: InodeNumber,
+        offset: u64,
+    ) -> Result<(), Error> {
+        for (next, entry) in tree.listing(handle, directory, offset).await?.from(offset) {
+            tree.rest_at(next).await;
             let is_own = entry.name == b"." || entry.name == b"..";
             let found = if is_own {
                 tree.file_system.metadata(entry.inode).await
             } else {
-                tree.lookup(directory, &entry.name).await
+                tree.lookup(directory, entry.name).await
             };
             let metadata = match found {
-                // It was removed meanwhile.
+                // It was removed meanwhile. An answer without any name would be the end.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 found => found?,
             };
             let (view, generation) = (tree.view, Generation(u64::from(metadata.generation)));
             let (attributes, time) = (view.attributes(&metadata), view.name_time());
-            let name = OsStr::from_bytes(&entry.name);
-            if self.reply.add(attributes.ino, entry.next, name, &time, &attributes, generation) {
+            let name = OsStr::from_bytes(entry.name);
+            if self.reply.add(attributes.ino, next, name, &time, &attributes, generation) {
                 if !is_own {
                     forget(tree, attributes.ino).await;
                 }

@@ -9,20 +9,22 @@ use std::time::Duration;
 use ext2::{
     Access, Blocks, DirectoryEntry, Error, ErrorKind, FileSystem, FileType, InodeNumber, Metadata, NewNode, Owner,
 };
-use fuser::{Errno, INodeNo};
+use fuser::{Errno, FileHandle, INodeNo};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::errors::to_errno;
 use super::kept_attributes::KeptAttributes;
+use super::listings::{Listing, Listings};
 use super::references::References;
 use super::view::{View, inode_of, plain_node_of};
-use crate::limits::{VOLUME_CACHE_TIME, VOLUME_REQUESTS_MAX};
+use crate::limits::{DIRECTORY_ENTRIES_MAX, LISTING_BYTES_MAX, VOLUME_CACHE_TIME, VOLUME_REQUESTS_MAX};
 
 /// A mounted file system, and the requests under way in it.
 pub(super) struct Tree<B: Blocks> {
     pub(super) file_system: Arc<FileSystem<B>>,
     pub(super) references: References,
+    pub(super) listings: Listings,
     pub(super) view: View,
     /// What the kernel keeps where hosts share it.
     pub(super) kept: Option<Arc<KeptAttributes>>,
@@ -33,6 +35,15 @@ pub(super) struct Tree<B: Blocks> {
     pub(super) requests: AtomicU64,
 }
 
+/// A name for an answer of `readdir`.
+pub(super) struct ListedName {
+    pub(super) name: Vec<u8>,
+    pub(super) file_type: FileType,
+    pub(super) node: INodeNo,
+    /// The position of the next.
+    pub(super) next: u64,
+}
+
 /// The set-group-ID bit: new files in such a directory get its group.
 const SET_GROUP: u16 = 0o2000;
 
@@ -41,6 +52,7 @@ impl<B: Blocks> Tree<B> {
         Self {
             file_system,
             references: References::default(),
+            listings: Listings::new(LISTING_BYTES_MAX),
             view,
             kept,
             handle: Handle::current(),
@@ -269,26 +281,67 @@ impl<B: Blocks> Tree<B> {
         self.file_system.write_file(inode, offset, bytes).await
     }
 
-    /// Names of a directory, each with its type and the kernel's number of its inode.
-    pub(super) async fn list(
+    /// The names of an open directory: for position 0 those of now, otherwise those of when it was read from its
+    /// beginning.
+    pub(super) async fn listing(
         &self,
+        handle: FileHandle,
         directory: InodeNumber,
         position: u64,
-        entries_max: usize,
-    ) -> Result<Vec<(DirectoryEntry, FileType, INodeNo)>, Error> {
-        let entries = self.file_system.list(directory, position, entries_max).await?;
-        let mut typed = Vec::with_capacity(entries.len());
-        for entry in entries {
-            let (file_type, node) = match entry.file_type.filter(|_| !self.view.is_shared) {
-                Some(file_type) => (file_type, plain_node_of(entry.inode)),
-                None => {
-                    let found = self.file_system.metadata(entry.inode).await?;
-                    (found.file_type, self.view.node_of(&found))
-                }
-            };
-            typed.push((entry, file_type, node));
+    ) -> Result<Arc<Listing>, Error> {
+        if position > 0
+            && let Some(listing) = self.listings.get(handle)
+        {
+            return Ok(listing);
         }
-        Ok(typed)
+        self.listings.forget(handle);
+        let mut listing = Listing::default();
+        self.file_system.list(directory, |entry| self.listings.add(&mut listing, entry)).await?;
+        Ok(self.listings.keep(handle, listing))
+    }
+
+    /// The names of an open directory from `position` on, as many as an answer may have.
+    pub(super) async fn names(
+        &self,
+        handle: FileHandle,
+        directory: InodeNumber,
+        position: u64,
+    ) -> Result<Vec<ListedName>, Error> {
+        let mut names = Vec::new();
+        for (next, entry) in self.listing(handle, directory, position).await?.from(position) {
+            self.rest_at(next).await;
+            let Some((file_type, node)) = self.type_and_node(directory, &entry).await? else { continue };
+            names.push(ListedName { name: entry.name.to_vec(), file_type, node, next });
+            if names.len() == DIRECTORY_ENTRIES_MAX {
+                break;
+            }
+        }
+        Ok(names)
+    }
+
+    /// Lets others have their turn after so many names.
+    pub(super) async fn rest_at(&self, position: u64) {
+        if position.is_multiple_of(DIRECTORY_ENTRIES_MAX as u64) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The type of a listed name, and the kernel's number of its inode. `None` where that takes looking it up, and it
+    /// is gone.
+    async fn type_and_node(
+        &self,
+        directory: InodeNumber,
+        entry: &DirectoryEntry<'_>,
+    ) -> Result<Option<(FileType, INodeNo)>, Error> {
+        if let Some(file_type) = entry.file_type.filter(|_| !self.view.is_shared) {
+            return Ok(Some((file_type, plain_node_of(entry.inode))));
+        }
+        // By its name: it may lead to another inode by now.
+        match self.file_system.lookup(directory, entry.name).await {
+            Ok(found) => Ok(Some((found.file_type, self.view.node_of(&found)))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -307,4 +360,136 @@ fn inherited(above: &Metadata, node: &NewNode<'_>, owner: Owner) -> Owner {
     let is_directory = matches!(node, NewNode::Directory);
     let permissions = owner.permissions | if is_directory { SET_GROUP } else { 0 };
     Owner { gid: above.gid, permissions, ..owner }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use block::memory::MemoryDevice;
+    use block::{Identity, SharedDevice};
+    use ext2::{MakeOptions, OpenOptions, PlainBlocks, RenameMode, Timestamp};
+    use uuid::Uuid;
+
+    use super::*;
+
+    async fn tree(is_shared: bool) -> Tree<PlainBlocks> {
+        let device: SharedDevice = Arc::new(MemoryDevice::new(32 << 20, Identity::default()));
+        let time = Timestamp { seconds: 0, nanoseconds: 0 };
+        ext2::make(&device, &MakeOptions::new(Uuid::nil(), Uuid::nil(), time)).await.unwrap();
+        let options = OpenOptions { is_read_only: false, may_use_reserved: true, wall_clock: Arc::new(move || time) };
+        let file_system = FileSystem::open(PlainBlocks::new(device).await.unwrap(), options).await.unwrap();
+        Tree::new(Arc::new(file_system), View { is_shared }, None)
+    }
+
+    async fn make(tree: &Tree<PlainBlocks>, directory: InodeNumber, prefix: &str, count: usize) -> BTreeSet<Vec<u8>> {
+        let mut made = BTreeSet::new();
+        for number in 0..count {
+            let name = format!("{prefix}{number:05}").into_bytes();
+            tree.file_system.create(directory, &name, NewNode::File, Owner::default()).await.unwrap();
+            made.insert(name);
+        }
+        made
+    }
+
+    async fn directory_of(tree: &Tree<PlainBlocks>, name: &str) -> InodeNumber {
+        let made = tree.file_system.create(InodeNumber::ROOT, name.as_bytes(), NewNode::Directory, Owner::default());
+        made.await.unwrap().inode
+    }
+
+    /// The names from a position to the end.
+    async fn rest(
+        tree: &Tree<PlainBlocks>,
+        handle: FileHandle,
+        directory: InodeNumber,
+        mut position: u64,
+    ) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        loop {
+            let names = tree.names(handle, directory, position).await.unwrap();
+            let Some(last) = names.last() else { return all };
+            position = last.next;
+            all.extend(names.into_iter().map(|found| found.name));
+        }
+    }
+
+    #[tokio::test]
+    async fn names_made_between_two_answers_move_none_out_of_a_listing() {
+        for is_shared in [false, true] {
+            let tree = tree(is_shared).await;
+            for count in [60, 300, 700] {
+                for told in [1, count / 2, count - 10] {
+                    let directory = directory_of(&tree, &format!("{count}-{told}")).await;
+                    let stay = make(&tree, directory, "stay", count).await;
+                    let handle = tree.listings.open();
+                    let (mut listed, mut position) = (Vec::new(), 0);
+                    while listed.len() < told {
+                        let names = tree.names(handle, directory, position).await.unwrap();
+                        let few = names.into_iter().take(told - listed.len());
+                        listed.extend(few.map(|found| {
+                            position = found.next;
+                            found.name
+                        }));
+                    }
+                    // More than a leaf has room for: those that are full are split.
+                    make(&tree, directory, "made", count).await;
+                    listed.extend(rest(&tree, handle, directory, position).await);
+                    tree.listings.close(handle);
+                    let of_those: Vec<_> = listed.into_iter().filter(|name| stay.contains(name)).collect();
+                    assert_eq!(of_those.len(), count, "{count} names, {told} told before");
+                    assert!(BTreeSet::from_iter(of_those) == stay);
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_is_read_from_its_beginning_again_has_the_names_of_now() {
+        let tree = tree(false).await;
+        let directory = directory_of(&tree, "directory").await;
+        make(&tree, directory, "old", 300).await;
+        let handle = tree.listings.open();
+        let before = rest(&tree, handle, directory, 0).await;
+        make(&tree, directory, "new", 300).await;
+        tree.file_system.unlink(directory, b"old00007").await.unwrap();
+        assert!(rest(&tree, handle, directory, 1).await == before[1..]);
+        let after = rest(&tree, handle, directory, 0).await;
+        assert_eq!((before.len(), after.len()), (302, 601));
+        assert!(!after.contains(&b"old00007".to_vec()));
+    }
+
+    /// More of them in a row than an answer has, whose end would be the end of the listing.
+    #[tokio::test]
+    async fn names_that_went_end_no_listing_and_one_that_leads_elsewhere_by_now_is_told() {
+        let tree = tree(true).await;
+        let directory = directory_of(&tree, "directory").await;
+        make(&tree, directory, "name", 600).await;
+        let handle = tree.listings.open();
+        let all: Vec<_> =
+            tree.listing(handle, directory, 0).await.unwrap().from(0).map(|(_, e)| e.name.to_vec()).collect();
+        for name in &all[10..500] {
+            tree.file_system.unlink(directory, name).await.unwrap();
+        }
+        let other = tree.file_system.create(directory, b"other", NewNode::File, Owner::default()).await.unwrap();
+        let replaced = (directory, all[550].as_slice());
+        tree.file_system.rename((directory, b"other"), replaced, RenameMode::Replace).await.unwrap();
+        assert!(rest(&tree, handle, directory, 10).await == all[500..]);
+        let found = tree.names(handle, directory, 550).await.unwrap().swap_remove(0);
+        assert_eq!((&found.name, found.node), (&all[550], tree.view.node_of(&other)));
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_finds_no_room_in_memory_is_not_listed_until_another_one_is_closed() {
+        let mut tree = tree(false).await;
+        tree.listings = Listings::new(10_000);
+        let directory = directory_of(&tree, "directory").await;
+        make(&tree, directory, "name", 300).await;
+        let [first, second] = [tree.listings.open(), tree.listings.open()];
+        assert_eq!(rest(&tree, first, directory, 0).await.len(), 302);
+        let refused = tree.names(second, directory, 0).await.err().unwrap();
+        assert_eq!(to_errno(&refused).code(), Errno::ENOMEM.code());
+        assert_eq!(rest(&tree, first, directory, 0).await.len(), 302, "it takes its own room again");
+        tree.listings.close(first);
+        assert_eq!(rest(&tree, second, directory, 0).await.len(), 302);
+    }
 }

@@ -139,9 +139,13 @@ impl Member {
         self.paths.add()
     }
 
-    /// Forgets a path that is used no more.
+    /// Forgets a path that is used no more. With the last one the client ends, unless it has left: nobody would give up
+    /// what it holds.
     pub(crate) fn remove_path(&mut self, path: PathNumber) {
         self.paths.remove(path);
+        if self.paths.all().next().is_none() && !self.has_left {
+            self.lose_paths();
+        }
     }
 
     /// Whether another path has a session.
@@ -466,6 +470,12 @@ impl Member {
              and attach again",
             self.place
         );
+        self.end_because(words);
+    }
+
+    /// Ends the client: it has no way to the target, and gets none.
+    fn lose_paths(&mut self) {
+        let words = format!("{} is shared, and no session of this host with it goes on", self.place);
         self.end_because(words);
     }
 

@@ -12,6 +12,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use block::completion::Workers;
@@ -157,16 +158,22 @@ impl Sharing {
         }
     }
 
-    /// Saves the state. Returns whether it is durable.
+    /// Saves the state. Returns whether it is durable. Of saves that fail one after the other the first is logged: what
+    /// is not durable is tried again each second.
     async fn save(&self, saved: SavedSharing) -> bool {
         let Some(store) = &self.store else { return true };
-        match store.save(saved).await {
-            Ok(()) => true,
-            Err(error) => {
+        let error = store.save(saved).await.err();
+        let was_failing = self.is_save_failing.swap(error.is_some(), Ordering::Relaxed);
+        match &error {
+            Some(error) if !was_failing => {
                 tracing::error!(%error, "what is to be known of a shared unit after a start cannot be made durable");
-                false
             }
+            None if was_failing => {
+                tracing::warn!("what is to be known of a shared unit after a start is durable again");
+            }
+            _ => {}
         }
+        error.is_none()
     }
 }
 

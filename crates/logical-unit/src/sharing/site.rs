@@ -33,6 +33,8 @@ pub(crate) struct Sharing {
     pub(super) driver: AtomicWaker,
     /// The turn of saves.
     pub(super) turns: RangeLock,
+    /// The last save failed, which was logged.
+    pub(super) is_save_failing: AtomicBool,
     pub(super) block_bytes: u64,
     support: Support,
     pub(super) lease_ms: u32,
@@ -74,6 +76,7 @@ impl Sharing {
             store: options.store.clone(),
             driver: AtomicWaker::new(),
             turns: RangeLock::new(),
+            is_save_failing: AtomicBool::new(false),
             block_bytes,
             support,
             lease_ms: milliseconds(options.lease),

@@ -60,17 +60,19 @@ type Files = BTreeMap<String, u8>;
 
 /// Reads all files of a mount.
 fn files_of(mount: &Mounted) -> Result<Files, Error> {
+    let mut named = Vec::new();
+    now(mount.list(ROOT, |entry| {
+        named.push((String::from_utf8_lossy(entry.name).into_owned(), entry.inode));
+        Ok(())
+    }))?;
     let mut files = Files::new();
-    for entry in now(mount.list(ROOT, 0, 100))? {
-        let name = String::from_utf8_lossy(&entry.name).into_owned();
-        if name.starts_with("name") {
-            let bytes = now(mount.read_file(entry.inode, 0, FILE_BYTES))?;
-            let first = bytes.first().copied().unwrap_or(0);
-            // One that was made and not written to is empty.
-            let is_whole = bytes.is_empty() || bytes.len() == FILE_BYTES && bytes.iter().all(|byte| *byte == first);
-            assert!(is_whole, "{name} is torn");
-            files.insert(name, first);
-        }
+    for (name, inode) in named.into_iter().filter(|(name, _)| name.starts_with("name")) {
+        let bytes = now(mount.read_file(inode, 0, FILE_BYTES))?;
+        let first = bytes.first().copied().unwrap_or(0);
+        // One that was made and not written to is empty.
+        let is_whole = bytes.is_empty() || bytes.len() == FILE_BYTES && bytes.iter().all(|byte| *byte == first);
+        assert!(is_whole, "{name} is torn");
+        files.insert(name, first);
     }
     Ok(files)
 }

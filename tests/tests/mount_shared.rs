@@ -487,6 +487,36 @@ fn a_target_that_is_killed_and_starts_again_loses_nothing() {
     tool("/usr/sbin/e2fsck", ["-fn".as_ref(), image.as_os_str()]);
 }
 
+/// Nobody knows of it when another host, which is back, ends.
+#[test]
+fn a_file_without_a_name_stays_for_a_host_that_is_not_back_yet_behind_a_start() {
+    let world = World::new();
+    let image = world.path("lun.img");
+    let portal = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let lun = format!("0=file:{},size=64MiB,shared", image.display());
+    let serve = || world.start(["target", "serve", "--portal", &portal, "--iqn", IQN, "--lun", &lun]);
+    let mut target = serve();
+    let url = format!("iscsi://{portal}/{IQN}/0");
+    world.run(["mkfs", &url, "--block-size", "4KiB"]).success();
+    let (one, two) = (Host::mount(&url), Host::mount(&url));
+    fs::write(one.path("name"), [7; 100_000]).unwrap();
+    let mut open = File::open(one.path("name")).unwrap();
+    fs::remove_file(one.path("name")).unwrap();
+    open.sync_all().unwrap();
+    fs::write(two.path("other"), "content").unwrap();
+    target.kill();
+    one.signal(Signal::STOP);
+    let _target = serve();
+    two.end();
+    one.signal(Signal::CONT);
+    let mut found = Vec::new();
+    open.read_to_end(&mut found).unwrap();
+    assert!(found == [7; 100_000]);
+    drop(open);
+    one.end();
+    tool("/usr/sbin/e2fsck", ["-fn".as_ref(), image.as_os_str()]);
+}
+
 /// Nothing that it does has an effect any more, and it says so.
 #[test]
 fn a_fenced_host_gets_errors_and_writes_nothing() {

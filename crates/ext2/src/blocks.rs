@@ -132,6 +132,11 @@ pub trait Blocks: Send + Sync + 'static {
         ready(Ok(false))
     }
 
+    /// Why nothing is read or written any more, for good: others may have what is not durable here.
+    fn loss(&self) -> Option<Error> {
+        None
+    }
+
     /// Begins an operation. Waits for conflicting operations, and for a commit when too many
     /// changes are not durable yet.
     fn begin(&self, access: Access) -> impl Future<Output = Result<Self::Operation, Error>> + Send;

@@ -10,6 +10,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `volume` | [`Volume`]: from the mount to the unmount |
+//! | `commits` | the commits that no program asks for |
 //! | `requests` | requests of the kernel, and their answers |
 //! | `tree` | file system operations for them |
 //! | `listings` | open directories, each as it was when it was read from its beginning |
@@ -20,6 +21,7 @@
 //! | `errors` | error numbers for programs |
 
 mod attributes;
+mod commits;
 mod errors;
 mod kept_attributes;
 mod listings;

@@ -27,12 +27,6 @@ impl<C: Commit, P: Pins> SharedBlocks<C, P> {
         Self { _keeping: Keeping::begin(&shared), shared }
     }
 
-    /// Why nothing is read or changed here any more, if that is so: what was done here conflicts
-    /// with what other hosts may have done.
-    pub fn loss(&self) -> Option<Error> {
-        self.shared.lock_of_hosts()?.check().err()
-    }
-
     /// The counters so far.
     pub fn counters(&self) -> Counters {
         self.shared.counters()
@@ -67,6 +61,10 @@ impl<C: Commit, P: Pins> Blocks for SharedBlocks<C, P> {
 
     async fn hold(&self, access: Access) -> Result<Hold, Error> {
         self.shared.hold(access).await
+    }
+
+    fn loss(&self) -> Option<Error> {
+        self.shared.lock_of_hosts()?.check().err()
     }
 
     async fn has_other_hosts(&self) -> Result<bool, Error> {

@@ -41,6 +41,10 @@ pub trait Commit: Send + Sync + 'static {
     /// the same mount: else the file system was restored or replaced.
     fn is_as_left(&self) -> impl Future<Output = Result<bool, Error>> + Send;
 
+    /// Whether what [`take_over`](Self::take_over) went on from is there: for a host that had looked at
+    /// it, under the same lock, before the file system was restored or replaced.
+    fn has_taken_what_was_left(&self) -> impl Future<Output = Result<bool, Error>> + Send;
+
     /// Begins anew after other hosts may have changed the file system: what the last of them did
     /// not write to its place is written there.
     ///

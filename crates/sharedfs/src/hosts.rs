@@ -182,11 +182,27 @@ impl HostLock {
             if let Either::Left(_) = select(awaited.as_mut(), is_late).await {
                 return Ok(());
             }
-            (self.hosts.probe)().await.map_err(|error| match error.kind() {
-                ErrorKind::Device(block::ErrorKind::Gone) => self.lose(error),
-                _ => error,
-            })?;
+            self.ask_device().await?;
         }
+    }
+
+    /// Asks whether the device answers. One that never does again ends all use.
+    ///
+    /// # Errors
+    /// Those of the probe.
+    async fn ask_device(&self) -> Result<(), Error> {
+        (self.hosts.probe)().await.map_err(|error| match error.kind() {
+            ErrorKind::Device(block::ErrorKind::Gone) => self.lose(error),
+            _ => error,
+        })
+    }
+
+    /// What a change of the device ended with. Of a device that is gone it may be for good: then all use ends.
+    pub(crate) async fn cause_of(&self, error: Error) -> Error {
+        if error.kind() == ErrorKind::Device(block::ErrorKind::Gone) {
+            let _answer = self.ask_device().await;
+        }
+        self.check().err().unwrap_or(error)
     }
 
     /// Waits while the lock is claimed back: then it is held again, or lost.

@@ -41,13 +41,15 @@ struct Writer {
 struct State {
     /// The last record.
     begun: Begun,
+    /// The last one that this host knew before it took over.
+    taken_from: Begun,
     /// Blocks that are committed and not written to their places yet.
     pending: Changes,
 }
 
 impl State {
     fn of(begun: Begun) -> Self {
-        Self { begun, pending: Changes::new() }
+        Self { begun, taken_from: begun, pending: Changes::new() }
     }
 }
 
@@ -67,7 +69,7 @@ impl Redo {
     /// Commits of a read-only mount: blocks that a crash left out of their places are read from
     /// `pending` in memory.
     pub(crate) fn for_reading(device: SharedDevice, block_bytes: usize, pending: Changes) -> Self {
-        Self { device, block_bytes, writer: None, state: Mutex::new(State { begun: Begun::default(), pending }) }
+        Self { device, block_bytes, writer: None, state: Mutex::new(State { pending, ..State::of(Begun::default()) }) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -104,7 +106,7 @@ impl Commit for Redo {
         futures_util::try_join!(area.write(&record), self.write_in_place(overdue))?;
         self.device.flush().await?;
         let begun = Begun { author, sequence, is_empty: false };
-        *self.lock() = State { begun, pending: record.changes };
+        *self.lock() = State { pending: record.changes, ..State::of(begun) };
         Ok(())
     }
 
@@ -162,7 +164,16 @@ impl Commit for Redo {
     async fn take_over(&self) -> Result<(), Error> {
         let Some(Writer { area, uuid, wall_clock }) = &self.writer else { return Ok(()) };
         let begun = take_over(&self.device, area, *uuid, self.block_bytes, wall_clock()).await?;
-        *self.lock() = State::of(begun);
+        let mut state = self.lock();
+        *state = State { taken_from: state.begun, ..State::of(begun) };
         Ok(())
+    }
+
+    async fn has_taken_what_was_left(&self) -> Result<bool, Error> {
+        let Some(Writer { area, .. }) = &self.writer else { return Ok(true) };
+        let Begun { author, sequence, .. } = self.lock().taken_from;
+        let left = (author.uuid, author.stamp, sequence);
+        // At most one record was written since, and not over that one.
+        Ok(area.records().await?.iter().any(|record| (record.uuid, record.stamp, record.sequence) == left))
     }
 }

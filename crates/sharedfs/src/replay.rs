@@ -110,8 +110,12 @@ pub(crate) async fn take_over(
     block_bytes: usize,
     now: Timestamp,
 ) -> Result<Begun, Error> {
-    let Found { state, begun, missing } = found(device, area, uuid, block_bytes).await?;
-    bring_to_place(device, block_bytes, missing).await?;
+    let Found { mut state, begun, missing } = found(device, area, uuid, block_bytes).await?;
+    if !missing.is_empty() {
+        bring_to_place(device, block_bytes, missing).await?;
+        // The superblock may be among them: the end of a mount that died between its commit and this says *clean*.
+        state = mount_state::read(device).await?;
+    }
     match state.is_clean {
         true => begin_mount(device, area, &state, begun.sequence + 1, now).await,
         false => Ok(begun),

@@ -170,12 +170,22 @@ impl<C: Commit, P: Pins> Shared<C, P> {
             found => found?,
         };
         if !is_as_left {
-            let words = "the logical unit was restored or replaced while its target was away: nothing is read or \
-                         written there any more; detach it on every host, and mount it again";
-            return Err(lock.lose(Error::new(ErrorKind::Device(block::ErrorKind::Gone), words)));
+            return Err(lock.lose(replaced()));
         }
         lock.set_compared(claims);
         Ok(())
+    }
+
+    /// After this host, which had read, has taken over: where the lock was claimed back meanwhile, what it took over may
+    /// be something else than what it had read.
+    ///
+    /// # Errors
+    /// As [`compare`](Self::compare).
+    async fn compare_taken(&self, lock: &HostLock) -> Result<(), Error> {
+        if lock.is_compared(lock.claims().await?) || self.commit.has_taken_what_was_left().await? {
+            return Ok(());
+        }
+        Err(lock.lose(replaced()))
     }
 
     /// Begins anew under a lock that other hosts may have had meanwhile. Returns `false` when the lock
@@ -214,6 +224,9 @@ impl<C: Commit, P: Pins> Shared<C, P> {
         }
         self.compare().await?;
         self.repeated(tenure, || self.commit.take_over()).await.map_err(lose)?;
+        if !is_other_tenure {
+            self.compare_taken(lock).await?;
+        }
         self.forget_superblock();
         lock.set_taken(tenure);
         Ok(true)
@@ -268,7 +281,8 @@ impl<C: Commit, P: Pins> Shared<C, P> {
             let Err(error) = attempt().await else { return Ok(()) };
             match &self.hosts {
                 Some(lock) if lock.may_repeat(tenure, &error).await => {}
-                _ => return Err(error),
+                Some(lock) => return Err(lock.cause_of(error).await),
+                None => return Err(error),
             }
         }
     }
@@ -470,6 +484,12 @@ impl<C: Commit, P: Pins> Shared<C, P> {
         self.note_progress();
         Ok(())
     }
+}
+
+fn replaced() -> Error {
+    let words = "the logical unit was restored or replaced while its target was away: nothing is read or written there \
+                 any more; detach it on every host, and mount it again";
+    Error::new(ErrorKind::Device(block::ErrorKind::Gone), words)
 }
 
 /// A commit under way. If it ends without success its blocks count as changed again.

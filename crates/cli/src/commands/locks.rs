@@ -91,6 +91,9 @@ fn client_of(record: &ReportRecord) -> u64 {
 fn to_json(record: &ReportRecord, initiators: &[String]) -> Option<Value> {
     let name = client_name(client_of(record));
     Some(match record {
+        ReportRecord::Client { lease_left_ms, .. } if record.is_of_before() => json!({
+            "kind": "clients_before", "reclaim_left_ms": lease_left_ms,
+        }),
         ReportRecord::Client { is_being_fenced, lease_left_ms, registrations, untaken, .. } => json!({
             "kind": "client", "client": name, "initiators": initiators, "is_being_fenced": is_being_fenced,
             "lease_left_ms": lease_left_ms, "registrations": registrations, "untaken": untaken,
@@ -117,6 +120,12 @@ fn in_words(record: &ReportRecord, initiators: &[String]) -> Option<String> {
         some => format!(" ({})", some.join(" ")),
     };
     Some(match record {
+        ReportRecord::Client { lease_left_ms, .. } if record.is_of_before() => {
+            format!(
+                "clients of before the target's start may come back; those that do within {lease_left_ms} ms claim \
+                 back what they held"
+            )
+        }
         ReportRecord::Client { is_being_fenced, lease_left_ms, registrations, untaken, .. } => {
             let state = if *is_being_fenced { "is being fenced" } else { "lives" };
             format!(
@@ -173,6 +182,16 @@ mod tests {
             ReportRecord::Client { client, is_being_fenced: false, lease_left_ms: 5, registrations: 1, untaken: 0 };
         let words = in_words(&lives, std::slice::from_ref(&port)).unwrap();
         assert!(words.starts_with(&format!("client 3.12 ({port}) lives: lease 5 ms")), "{words}");
+        let before = ReportRecord::Client {
+            client: 2 << 32,
+            is_being_fenced: false,
+            lease_left_ms: 5,
+            registrations: 0,
+            untaken: 0,
+        };
+        let words = in_words(&before, &[]).unwrap();
+        assert!(words.contains("may come back; those that do within 5 ms"), "{words}");
+        assert_eq!(to_json(&before, &[]).unwrap(), json!({ "kind": "clients_before", "reclaim_left_ms": 5 }));
         let fenced = ReportRecord::Fenced { client };
         assert_eq!(in_words(&fenced, &[]).unwrap(), "client 3.12 was fenced");
         assert_eq!(to_json(&fenced, std::slice::from_ref(&port)).unwrap()["initiators"][0], port);

@@ -13,13 +13,14 @@ use ext2::{Blocks, FileSystem};
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::process::geteuid;
 
+use super::commits::commit_for_ever;
 use super::kept_attributes::KeptAttributes;
 use super::requests::Requests;
 use super::tree::Tree;
 use super::view::View;
 use crate::fuse::session::serve;
 use crate::fuse::{check_kernel, detach, is_left_behind};
-use crate::limits::{COMMIT_INTERVAL, SHUTDOWN_TIME_MAX};
+use crate::limits::SHUTDOWN_TIME_MAX;
 
 /// The options of a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,22 +118,12 @@ impl<B: Blocks> Volume<B> {
             }
         };
         let serving = serve(session, &self.directory, stop, close);
-        let (mut serving, mut committing) =
-            (pin!(serving), pin!(background::named("mount-commits", self.commit_for_ever())));
+        let file_system = &self.tree.file_system;
+        let commits = commit_for_ever(|| file_system.commit(), || file_system.blocks().loss(), &self.directory);
+        let (mut serving, mut committing) = (pin!(serving), pin!(background::named("mount-commits", commits)));
         tokio::select! {
             ended = serving.as_mut() => ended.map(drop),
             () = committing.as_mut() => unreachable!("it commits for ever"),
-        }
-    }
-
-    /// Commits changes after a while, also without a request for it.
-    async fn commit_for_ever(&self) {
-        let mut ticks = tokio::time::interval(COMMIT_INTERVAL);
-        loop {
-            ticks.tick().await;
-            if let Err(error) = self.tree.file_system.commit().await {
-                tracing::warn!(%error, "what was done in {} is not durable yet", self.directory.display());
-            }
         }
     }
 }

@@ -6,7 +6,7 @@ use base::clock::Instant;
 
 use super::{FenceReason, Grace, LockManager, Output};
 use crate::error::LockError;
-use crate::identity::ClientId;
+use crate::identity::{BootEpoch, ClientId};
 use crate::message::Registration;
 
 impl LockManager {
@@ -140,6 +140,13 @@ impl LockManager {
             self.settle(now);
             self.advance_gate(now);
         }
+    }
+
+    /// Stands for all clients of before the start, if there may have been any: those that have not come back may live
+    /// all the same, also when they can reclaim nothing any more. Registrations count from one.
+    pub fn clients_before(&self) -> Option<ClientId> {
+        let before = BootEpoch(self.start.boot_epoch.0.saturating_sub(1));
+        self.start.longest_lease.map(|_| ClientId::new(before, 0))
     }
 
     /// The rest of the grace period; `None` when it is over, or when its end is being made durable.

@@ -36,6 +36,14 @@ impl State {
             registrations: registrations(id),
             untaken: self.members.get(&id).map_or(0, |member| member.outbox.untaken_count() as u64),
         });
+        let before = manager.clients_before().map(|client| ReportRecord::Client {
+            client: client.bits(),
+            is_being_fenced: false,
+            lease_left_ms: manager.grace_left(now).map_or(0, milliseconds),
+            registrations: 0,
+            untaken: 0,
+        });
+        let clients = clients.chain(before);
         let grants = manager.table().all_grants().map(|(owner, resource, grant)| ReportRecord::Grant {
             client: owner.client.bits(),
             transaction: owner.transaction.0,

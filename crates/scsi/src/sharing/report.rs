@@ -16,7 +16,7 @@ pub const NAME_BYTES: usize = RECORD_BYTES - 16;
 /// One line of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportRecord {
-    /// A client.
+    /// A client; or, as number 0 of a start, [all that came before the present one](Self::is_of_before).
     Client {
         /// Its number.
         client: u64,
@@ -91,6 +91,12 @@ impl ReportRecord {
             text[..piece.len()].copy_from_slice(piece);
             Self::Name { client, goes_on: index + 1 < count, text }
         })
+    }
+
+    /// Whether it is no single client: it stands for those of before the target's start, of whom some may live that
+    /// have not come back. The lease is the time in which they may reclaim what they held.
+    pub fn is_of_before(&self) -> bool {
+        matches!(self, Self::Client { client, .. } if *client as u32 == 0)
     }
 
     fn emit(&self, out: &mut Vec<u8>) {

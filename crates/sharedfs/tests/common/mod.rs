@@ -210,8 +210,8 @@ impl Target {
             grants.set(0, Standing::Leaving);
             let is_lowered = right == Right::Read;
             let left = if is_lowered { path.copies.clean(range) } else { path.copies.release(range) };
-            // Whoever cannot bring out what it has is fenced.
-            let is_clean = left.now_or_never().is_some();
+            // Whoever cannot bring out what it has is fenced. One that dies in that has nothing to bring out any more.
+            let is_clean = left.now_or_never().is_some() && !path.is_dead.load(Ordering::Relaxed);
             path.is_dead.store(!is_clean, Ordering::Relaxed);
             if is_clean && is_lowered {
                 return grants.lower(0);

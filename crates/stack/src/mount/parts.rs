@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use block::SharedDevice;
+use ext2::Blocks;
 use front::Volume;
 use initiator::State;
 use sharedfs::{Mounted, Redo, SharedBlocks};

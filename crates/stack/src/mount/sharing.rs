@@ -43,7 +43,7 @@ async fn probe(lun: &RemoteLun) -> std::result::Result<(), block::Error> {
     })
 }
 
-/// Whether the target knows of other clients.
+/// Whether the target knows of other clients, or that some of before its start may come back.
 async fn has_others(lun: &RemoteLun) -> std::result::Result<bool, block::Error> {
     let records = lun.sharing_report().await?;
     let own = lun.status().sharing.and_then(|sharing| sharing.client);

@@ -14,16 +14,39 @@ pub mod tgt;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 /// Longest wait for a process to say that it is ready, or to end: generous, because a loaded machine is slow, not
 /// wrong.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether `is_so` becomes true in a time that no machine is too slow for. For those who have something to end first:
+/// everybody else takes [`wait_until`].
+pub fn comes_true(mut is_so: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// Waits until `is_so`.
+///
+/// # Panics
+/// With `what`, when it does not become true in a time that no machine is too slow for.
+#[track_caller]
+pub fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
+    assert!(comes_true(is_so), "it never came to this: {what}");
+}
 
 /// The path of the `forebay` binary: `FOREBAY_BIN`, or a release build made now.
 pub fn forebay_binary() -> &'static Path {
@@ -169,7 +192,7 @@ pub struct Process {
     /// What it said after `ready: `.
     pub ready: String,
     lines: Receiver<String>,
-    errors: Option<std::thread::JoinHandle<String>>,
+    errors: Errors,
 }
 
 impl Process {
@@ -184,12 +207,7 @@ impl Process {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary is there and may be run");
         let stdout = child.stdout.take().expect("it is piped");
-        let mut stderr = child.stderr.take().expect("it is piped");
-        let errors = std::thread::spawn(move || {
-            let mut text = String::new();
-            let _ = stderr.read_to_string(&mut text);
-            text
-        });
+        let errors = Errors::read(child.stderr.take().expect("it is piped"));
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -198,7 +216,7 @@ impl Process {
                 }
             }
         });
-        let mut process = Self { child, ready: String::new(), lines, errors: Some(errors) };
+        let mut process = Self { child, ready: String::new(), lines, errors };
         let mut said = String::new();
         loop {
             match process.lines.recv_timeout(PATIENCE) {
@@ -223,6 +241,20 @@ impl Process {
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Waits until it has written `words` to its standard error.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[track_caller]
+    pub fn wait_for_words(&self, words: &str) {
+        self.errors.wait_for(words);
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("it is our child").is_some()
     }
 
     /// SIGKILL, and waits until it is gone.
@@ -252,12 +284,112 @@ impl Process {
             std::thread::sleep(Duration::from_millis(5));
         };
         let stdout = self.lines.iter().map(|line| line + "\n").collect();
-        let stderr = self.errors.take().map(|thread| thread.join().expect("reading cannot panic")).unwrap_or_default();
-        Finished { code: status.code(), stdout, stderr }
+        Finished { code: status.code(), stdout, stderr: self.errors.all() }
     }
 }
 
 impl Drop for Process {
+    fn drop(&mut self) {
+        // It may be gone already; there is nobody to tell.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The standard error of a process, which can be looked at while it runs.
+struct Errors {
+    text: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Errors {
+    fn read(mut stderr: ChildStderr) -> Self {
+        let text = Arc::new(Mutex::new(String::new()));
+        let written = Arc::clone(&text);
+        let reader = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            let mut part = [0; 4096];
+            while let Ok(count @ 1..) = stderr.read(&mut part) {
+                all.extend_from_slice(&part[..count]);
+                *written.lock().expect("nobody panics with it") = String::from_utf8_lossy(&all).into_owned();
+            }
+        });
+        Self { text, reader: Some(reader) }
+    }
+
+    #[track_caller]
+    fn wait_for(&self, words: &str) {
+        let has_come = comes_true(|| self.text().contains(words));
+        assert!(has_come, "\"{words}\" never came: {}", self.text());
+    }
+
+    /// What was written so far.
+    fn text(&self) -> String {
+        self.text.lock().expect("nobody panics with it").clone()
+    }
+
+    /// What was written until the end of the process, which is waited for.
+    fn all(&mut self) -> String {
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("reading cannot panic");
+        }
+        self.text()
+    }
+}
+
+/// A command that takes its time, such as a detach that waits, and is looked at meanwhile. It ends when it is dropped.
+pub struct Underway {
+    child: Child,
+    errors: Errors,
+}
+
+impl Underway {
+    /// Starts `command`.
+    ///
+    /// # Panics
+    /// When there is no such program.
+    #[track_caller]
+    pub fn start(command: &mut Command) -> Self {
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = child.expect("the binary is there");
+        let errors = Errors::read(child.stderr.take().expect("it is piped"));
+        Self { child, errors }
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it has written `words` to its standard error.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[track_caller]
+    pub fn wait_for_words(&self, words: &str) {
+        self.errors.wait_for(words);
+    }
+
+    /// Waits for its end. What it prints is small enough for a pipe.
+    ///
+    /// # Panics
+    /// When it does not end.
+    #[track_caller]
+    pub fn finish(mut self) -> Finished {
+        let mut status = None;
+        wait_until("the command ends", || {
+            status = self.child.try_wait().expect("it is our child");
+            status.is_some()
+        });
+        let mut stdout = String::new();
+        if let Some(mut printed) = self.child.stdout.take() {
+            printed.read_to_string(&mut stdout).expect("it is text");
+        }
+        Finished { code: status.and_then(|status| status.code()), stdout, stderr: self.errors.all() }
+    }
+}
+
+impl Drop for Underway {
     fn drop(&mut self) {
         // It may be gone already; there is nobody to tell.
         let _ = self.child.kill();

@@ -5,12 +5,12 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tests::{Finished, IQN, Process, World, finish, tool};
+use tests::{IQN, Process, Underway, World, finish, tool};
 
 const LUN: [&str; 2] = ["--lun", "0=file:disk.img,size=16MiB"];
 
@@ -47,16 +47,6 @@ fn signal(id: u32, signal: Signal) {
     kill_process(id, signal).expect("it is our child");
 }
 
-fn spawn(command: &mut Command) -> Child {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary is there")
-}
-
-fn outcome(child: Child) -> Finished {
-    let output = child.wait_with_output().expect("it is our child");
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Finished { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
-}
-
 #[test]
 fn a_process_that_is_stopped_is_named_and_the_others_are_listed() {
     let world = World::new();
@@ -85,22 +75,24 @@ fn a_detach_that_waits_for_its_target_says_so_and_can_be_told_to_keep_what_is_di
     let disk = attach(&world, &target.url(0), &CACHE);
     io(&disk.ready, &["write -P 5 0 64k", "flush"]);
     target.process.kill();
-    let first = spawn(world.forebay().args(["detach", "disk"]));
+    let first = Underway::start(world.forebay().args(["detach", "disk"]));
     let status =
         world.wait_for_status("disk", "a detach that waits", |status| status["detaching"]["waits_for"].is_string());
     assert!(status["detaching"]["waits_for"].as_str().unwrap().contains(target.portal()), "{status}");
     let table = world.run(["status"]).success();
     assert!(table.contains("being detached, waits for"), "{table}");
     // The first one may have been interrupted: the second one waits with it, and has its result.
-    let second = spawn(world.forebay().args(["detach", "disk"]));
-    std::thread::sleep(Duration::from_millis(2500));
+    let second = Underway::start(world.forebay().args(["detach", "disk"]));
+    for detach in [&first, &second] {
+        detach.wait_for_words("is waited for");
+    }
     world.run(["clean", "disk"]).failure(6, &["being detached", "--keep-dirty", "leaves 65536 bytes dirty"]);
     let said = world.run(["detach", "disk", "--keep-dirty"]).success();
     assert!(said.contains("65536 bytes stay dirty"), "{said}");
     // It was to write everything back, and did not: a script that goes on to remove the cache must not take that for
     // success.
     for detach in [first, second] {
-        let detach = outcome(detach);
+        let detach = detach.finish();
         assert_eq!(detach.code, Some(3), "{detach:?}");
         for words in ["65536 bytes stay dirty", "ended at once", "is waited for"] {
             assert!(detach.stderr.contains(words), "{words}: {detach:?}");
@@ -119,17 +111,16 @@ fn a_detach_that_waits_does_not_advise_to_keep_what_is_in_a_file_that_was_remove
     let disk = attach(&world, &target.url(0), &CACHE);
     io(&disk.ready, &["write -P 5 0 64k", "flush"]);
     target.process.kill();
-    let first = spawn(world.forebay().args(["detach", "disk"]));
+    let first = Underway::start(world.forebay().args(["detach", "disk"]));
     world.wait_for_status("disk", "a detach that waits", |status| status["detaching"]["waits_for"].is_string());
     fs::remove_file(world.path("disk.cache")).unwrap();
     let refused = ["disk.cache was removed", "is being detached", "once", target.portal()];
     world.run(["detach", "disk", "--keep-dirty"]).failure(WOULD_LOSE_DATA, &refused);
-    // Two looks of the process at what it waits for.
-    std::thread::sleep(Duration::from_millis(2500));
+    first.wait_for_words("cannot stay here");
     let portal = target.portal().to_owned();
     let again = ["target", "serve", "--iqn", IQN, "--portal", &portal, "--name", "again"];
     let _target = world.start(again.iter().chain(&LUN));
-    let first = outcome(first);
+    let first = first.finish();
     assert_eq!(first.code, Some(0), "{first:?}");
     let last = first.stderr.lines().rfind(|line| line.contains("is waited for")).unwrap_or_default();
     assert!(last.contains("cannot stay here") && !last.contains("--keep-dirty"), "{first:?}");
@@ -161,11 +152,11 @@ fn a_signal_ends_a_login_at_once() {
     let url = format!("iscsi://{}/{IQN}/0", silent.local_addr().unwrap());
     for which in [Signal::TERM, Signal::INT] {
         let attach = ["attach", &url, "--name", "disk", "--login-timeout", "600s"];
-        let child = spawn(world.forebay().args(attach));
+        let child = Underway::start(world.forebay().args(attach));
         let (_connection, _) = silent.accept().unwrap();
         signal(child.id(), which);
         // Nothing was attached, and a script should not go on as if.
-        outcome(child).failure(1, &["ended by a signal before anything was attached"]);
+        child.finish().failure(1, &["ended by a signal before anything was attached"]);
     }
 }
 
@@ -237,7 +228,7 @@ fn a_cache_that_is_removed_while_it_is_dirty_is_missed() {
     let status = world.wait_for_status("disk", "trouble", |status| status["troubles"][0].is_string());
     assert!(status["troubles"][0].as_str().unwrap().contains("disk.cache was removed"), "{status}");
     assert!(world.run(["status"]).success().contains("disk.cache was removed"));
-    std::thread::sleep(Duration::from_millis(1100));
+    disk.wait_for_words("was removed while it is in use");
     let ended = disk.terminate();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let line = ended.stderr.lines().find(|line| line.contains("was removed while it is in use")).unwrap_or_default();
@@ -297,24 +288,26 @@ fn a_served_file_that_is_removed_or_replaced_is_said_in_the_status_and_once_in_t
     let world = World::new();
     let target = world.target(LUN);
     let (path, aside) = (world.path("disk.img"), world.path("aside.img"));
-    let troubles = || {
-        // The log is written by who looks from time to time.
+    let none = |status: &Value| status["troubles"] == serde_json::json!([]);
+    world.wait_for_status("target", "nothing to say", none);
+    // The log is written by who looks from time to time, and then again: it is not said twice.
+    let said_in_log = |news: &str| {
+        target.process.wait_for_words(news);
         std::thread::sleep(Duration::from_millis(1500));
         world.status("target")["troubles"].clone()
     };
-    assert_eq!(troubles(), serde_json::json!([]));
     fs::rename(&path, &aside).unwrap();
-    let said = troubles();
+    let said = said_in_log("disk.img was removed");
     assert!(said[0].as_str().is_some_and(|said| said.contains("disk.img was removed")), "{said}");
     for command in [&["status"][..], &["status", "target"], &["target", "status"]] {
         let shown = world.run(command).success();
         assert!(shown.contains("disk.img was removed"), "{command:?}: {shown}");
     }
     fs::write(&path, "another").unwrap();
-    let said = troubles();
+    let said = said_in_log("disk.img is another file now");
     assert!(said[0].as_str().is_some_and(|said| said.contains("disk.img is another file now")), "{said}");
     fs::rename(&aside, &path).unwrap();
-    assert_eq!(troubles(), serde_json::json!([]));
+    world.wait_for_status("target", "nothing to say any more", none);
     let log = target.process.terminate().stderr;
     for news in ["disk.img was removed", "disk.img is another file now"] {
         assert_eq!(log.matches(news).count(), 1, "{log}");
@@ -329,7 +322,7 @@ fn a_served_file_that_is_cut_is_said_and_nothing_behind_its_end_is_served() {
     let url = target.url(0);
     let file = fs::OpenOptions::new().write(true).open(world.path("disk.img")).unwrap();
     file.set_len(1 << 20).unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
+    target.process.wait_for_words("was cut to 1048576 bytes");
     let status = world.status("target");
     let said = status["troubles"][0].as_str().unwrap_or_default();
     assert!(said.contains("disk.img was cut to 1048576 bytes while it is served"), "{status}");

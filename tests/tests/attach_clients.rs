@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use tests::{Process, Target, World, finish, tool};
+use tests::{Process, Target, World, finish, tool, wait_until};
 
 struct Attached {
     world: World,
@@ -166,11 +166,7 @@ fn a_kernel_file_system_on_a_loop_device() {
     fs::create_dir(&file_system).unwrap();
     let mut fuse = Command::new("nbdfuse").arg(&mount).arg(&attached.uri).spawn().expect("nbdfuse is installed");
     let device = mount.join("nbd");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while !device.exists() {
-        assert!(std::time::Instant::now() < deadline, "nbdfuse shows no file");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    wait_until("nbdfuse shows a file", || device.exists());
     let as_root = |arguments: &[&str]| {
         let is_root = rustix::process::geteuid().is_root();
         let (program, arguments) = if is_root { (arguments[0], &arguments[1..]) } else { ("sudo", arguments) };
@@ -298,11 +294,8 @@ fn warm_reads_never_touch_the_target() {
     };
     tool("qemu-io", ["-f", "raw", "-c", "read 0 16M", &attached.uri]);
     // What a reader got is inserted after it got it.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    while attached.cache_status()["valid_bytes"].as_u64().unwrap() < 16 << 20 {
-        assert!(std::time::Instant::now() < deadline, "{}", attached.cache_status());
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    let is_warm = |status: &serde_json::Value| status["cache"]["valid_bytes"].as_u64() >= Some(16 << 20);
+    attached.world.wait_for_status("disk", "all that was read is in the cache", is_warm);
     let cold = reads();
     tool("qemu-io", ["-f", "raw", "-c", "read 0 16M", "-c", "read 1M 4k", &attached.uri]);
     assert_eq!(reads(), cold, "the target was asked again");

@@ -1,6 +1,9 @@
 //! `forebay demo`, shortened: it runs as any user, verifies everything, and leaves nothing but its report.
 
-use tests::World;
+use std::path::Path;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tests::{Underway, World, wait_until};
 
 #[test]
 fn the_demo_shows_the_gain_and_leaves_nothing_behind() {
@@ -22,6 +25,12 @@ fn the_demo_shows_the_gain_and_leaves_nothing_behind() {
     }
 }
 
+/// Whether a process below `directory` answers on a control socket.
+fn has_socket(directory: &Path) -> bool {
+    let mut entries = walkdir::WalkDir::new(directory).into_iter().flatten();
+    entries.any(|entry| entry.path().extension().is_some_and(|extension| extension == "sock"))
+}
+
 #[test]
 fn an_interrupted_demo_leaves_nothing_behind_either() {
     let world = World::new();
@@ -29,16 +38,11 @@ fn an_interrupted_demo_leaves_nothing_behind_either() {
     std::fs::create_dir(&temporary).unwrap();
     let mut command = world.forebay();
     command.args(["demo", "--json"]).env("TMPDIR", &temporary);
-    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-    let mut demo = command.spawn().expect("the binary is there");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while std::fs::read_dir(&temporary).unwrap().count() == 0 {
-        assert!(std::time::Instant::now() < deadline, "the demo does not begin");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    rustix::process::kill_process(rustix::process::Pid::from_child(&demo), rustix::process::Signal::TERM).unwrap();
-    assert_eq!(demo.wait().unwrap().code(), Some(1));
+    let demo = Underway::start(&mut command);
+    wait_until("the demo has a process that it has to end", || has_socket(&temporary));
+    let id = i32::try_from(demo.id()).ok().and_then(Pid::from_raw).expect("it is a process");
+    kill_process(id, Signal::TERM).unwrap();
+    assert_eq!(demo.finish().code, Some(1));
     assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 0, "files were left behind");
     assert!(!world.path("forebay-demo.html").exists());
 }

@@ -12,22 +12,37 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tests::bare_session::BareSession;
-use tests::{Finished, IQN, Process, Target, World, tool};
+use tests::{Finished, IQN, Process, Target, Underway, World, tool};
 
 /// What is promised (docs/reference/exit-codes.md).
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 /// The same where more programs want to run than there are processors: each of the timers that make up the five seconds
 /// runs late then, and whatever is done between them waits for a processor. Far less than any of the times that would
 /// follow without them (those of a ping, a command or a session are a minute and more).
-const LOADED_END_TIME_MAX: Duration = Duration::from_secs(10);
+const LOADED_END_TIME_MAX: Duration = Duration::from_secs(45);
 
-/// How long an end may take here and now.
+/// How long an end that is just over may have taken here.
 fn end_time_max() -> Duration {
+    if is_loaded() { LOADED_END_TIME_MAX } else { END_TIME_MAX }
+}
+
+/// Whether programs had to wait for a processor or a disk: by the load of the last minute, and, where the kernel tells,
+/// by the share of the last ten seconds in which some did.
+fn is_loaded() -> bool {
     let text = std::fs::read_to_string("/proc/loadavg").expect("Linux tells");
-    // Of the last minute.
     let load: f64 = text.split(' ').next().and_then(|word| word.parse().ok()).expect("it is a number");
     let processors = std::thread::available_parallelism().expect("Linux tells").get();
-    if load > processors as f64 { LOADED_END_TIME_MAX } else { END_TIME_MAX }
+    load > processors as f64 || ["cpu", "io"].into_iter().any(|what| pressure_percent(what) > PRESSURE_PERCENT)
+}
+
+/// In one second of the last ten somebody waited.
+const PRESSURE_PERCENT: f64 = 10.0;
+
+/// `avg10` of the line `some` of /proc/pressure (Documentation/accounting/psi.rst of Linux); zero where there is none.
+fn pressure_percent(what: &str) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/pressure/{what}")).unwrap_or_default();
+    let share = text.split_ascii_whitespace().find_map(|word| word.strip_prefix("avg10="));
+    share.and_then(|share| share.parse().ok()).unwrap_or_default()
 }
 
 const MIB: u32 = 1 << 20;
@@ -152,6 +167,8 @@ fn an_attachment_ends_in_time_whatever_its_peers_and_its_target_do() {
 /// A cache of a GiB and what it is full of, in lines of 4 KiB: 250,000 lines that an attach looks at.
 const LARGE_CACHE: [&str; 6] = ["--cache", "large.cache", "--cache-size", "1056MiB", "--cache-clean-above", "100%"];
 const LARGE_CACHE_BYTES: u64 = 960 << 20;
+/// How often it is tried to meet the time in which it is opened.
+const WAITS_MAX: usize = 24;
 
 /// Attaches and sends SIGTERM after `wait`; how it ended. What it printed is small enough for the pipes.
 fn end_while_it_opens(world: &World, arguments: &[&str], wait: Duration) -> Finished {
@@ -189,16 +206,25 @@ fn an_attach_that_opens_a_large_full_cache_ends_in_time_and_leaves_it_whole() {
     ask("write -P 7");
     assert!(disk.terminate().stderr.contains("stay dirty"));
     let assert_ends = |what: &str| {
+        let mut waits = [30, 60, 90, 120, 150, 200, 350, 600].map(Duration::from_millis).to_vec();
         let mut early_count = 0;
-        for wait in [30, 60, 90, 120, 150, 200, 350, 600].map(Duration::from_millis) {
+        let mut next = 0;
+        while next < waits.len() {
+            let wait = waits[next];
+            next += 1;
             let ended = end_while_it_opens(&world, &attach, wait);
-            // Where it came before the program had its first turn, nobody was there to catch it.
-            let Some(code) = ended.code else { continue };
             let was_ready = ended.stdout.contains("ready: ");
-            assert_eq!(code, i32::from(!was_ready), "{what}, after {wait:?}: {ended:?}");
-            early_count += u32::from(!was_ready);
+            if let Some(code) = ended.code {
+                assert_eq!(code, i32::from(!was_ready), "{what}, after {wait:?}: {ended:?}");
+                early_count += u32::from(!was_ready);
+            }
+            // Where it came before the program had its first turn, nobody was there to catch it. On a slow machine that
+            // is so with all of these: it comes later then, until one is in time.
+            if next == waits.len() && early_count == 0 {
+                assert!(next < WAITS_MAX, "{what}: none came while it was opened");
+                waits.push(if was_ready { wait * 2 / 3 } else { wait * 3 / 2 });
+            }
         }
-        assert!(early_count > 0, "{what}: none came while it was opened");
         assert_eq!(world.run(["cache", "check", "large.cache"]).success(), "large.cache: no damage found\n");
     };
     assert_ends("full of dirty lines");
@@ -309,17 +335,16 @@ fn a_detach_of_a_mount_says_what_it_waits_for_and_sigterm_ends_that() {
     // Nothing but the memory of the mount has what was changed.
     let refused = ["nothing keeps", mounted.target.portal(), "kill "];
     world.run(["detach", "files", "--keep-dirty"]).failure(9, &refused);
-    let detach = world.forebay().args(["detach", "files"]).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(2));
+    let detach = Underway::start(world.forebay().args(["detach", "files"]));
+    detach.wait_for_words("is waited for");
     // Whoever comes second has the same end.
-    let second = world.forebay().args(["detach", "files"]).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(2));
+    let second = Underway::start(world.forebay().args(["detach", "files"]));
+    second.wait_for_words("is waited for");
     let ended = end(mounted.mount(), "a mount that is being detached");
     assert_eq!(ended.code, Some(3), "{ended:?}");
     for detach in [detach, second] {
-        let detach = detach.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&detach.stderr).into_owned();
-        assert_eq!(detach.status.code(), Some(3), "{said}");
+        let Finished { code, stderr: said, .. } = detach.finish();
+        assert_eq!(code, Some(3), "{said}");
         for words in ["bytes are dirty, and ", "is waited for; `kill ", "may be lost"] {
             assert!(said.contains(words), "{words}: {said}");
         }
@@ -347,13 +372,14 @@ fn a_mount_that_begins_ends_in_time() {
     let slow = world.target(["--lun", "0=ram:16MiB,transfer=10B/s"]);
     let directory = world.path("files");
     fs::create_dir(&directory).unwrap();
-    let mut begun = world.forebay().args(["mount", &slow.url(0)]).arg(directory).spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(2));
+    let begun = Underway::start(world.forebay().args(["mount", &slow.url(0)]).arg(directory));
+    world.wait_for_status("target", "a read that takes minutes", |status| status["tasks"].as_u64() > Some(0));
     let began = Instant::now();
-    kill_process(Pid::from_child(&begun), Signal::TERM).unwrap();
-    let ended = begun.wait().unwrap();
+    kill_process(i32::try_from(begun.id()).ok().and_then(Pid::from_raw).expect("it is a process"), Signal::TERM)
+        .unwrap();
+    let ended = begun.finish();
     assert!(began.elapsed() < end_time_max(), "{:?}", began.elapsed());
-    assert_eq!(ended.code(), Some(1));
+    assert_eq!(ended.code, Some(1), "{ended:?}");
 }
 
 fn signal(process: &Process, signal: Signal) {

@@ -4,15 +4,25 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-use block::Buffer;
 use block::device::DeviceExt;
+use block::{Buffer, ByteRange, SharedDevice};
+use clock::TokioClock;
 use front::{ListenAddress, NbdClient};
 use rustix::process::{Pid, Signal, kill_process};
-use tests::{Finished, IQN, Process, World, finish};
+use tests::{Finished, IQN, Process, Underway, World, finish, wait_until};
+use workload::bench::ReadWrite;
+use workload::closed_loop::{ClosedLoop, Ending, Limit, Plan};
+use workload::ledger::InitialContent;
+use workload::verify::verify_all;
 
 /// The connections of a session: as flags, and how many TCP connections that makes.
 const SHAPES: [(&[&str], u64); 3] =
@@ -20,9 +30,6 @@ const SHAPES: [(&[&str], u64); 3] =
 
 /// A target that is gone is found out within a second, and a login is given half a second.
 const IMPATIENT: [&str; 4] = ["--keepalive", "400ms", "--login-timeout", "500ms"];
-
-/// What no machine is too slow for.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A target on a portal that stays the same.
 struct Server {
@@ -75,18 +82,58 @@ fn attach(world: &World, url: &str, flags: &[&[&str]]) -> Process {
     world.start([&["attach", url, "--name", "disk"][..], &flags.concat()].concat())
 }
 
-/// Random reads and writes at `subject` that take a few seconds; every read is compared with what was written.
-fn start_load(world: &World, subject: &str, flags: &[&str]) -> Child {
-    let load = ["bench", subject, "--rw", "randrw", "--bs", "4KiB", "--depth", "16", "--seconds", "4", "--verify"];
+/// Random reads and writes at `subject` for longer than any test takes: they end because it fails, which the test
+/// brings about. Every read is compared with what was written.
+fn start_doomed_load(world: &World, subject: &str, flags: &[&str]) -> Underway {
+    let load = ["bench", subject, "--rw", "randrw", "--bs", "4KiB", "--depth", "16", "--seconds", "3600", "--verify"];
     let mut command = world.forebay();
-    command.args(load).args(["--allow-data-loss", "--json"]).args(flags);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary is there")
+    Underway::start(command.args(load).args(["--allow-data-loss", "--json"]).args(flags))
 }
 
-fn outcome(load: Child) -> Finished {
-    let output = load.wait_with_output().expect("it is our child");
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Finished { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+/// Random reads and writes of an attachment that go on until the test has seen what it waits for, however slow the
+/// machine is. Every read is compared with what was written, and all that was written is read in the end.
+struct Load {
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Load {
+    fn start(disk: &Process) -> Self {
+        let socket = disk.ready.strip_prefix("nbd+unix:///?socket=").expect("it offers NBD").into();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&is_over);
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("there is memory").block_on(read_and_write(socket, &told));
+        });
+        Self { is_over, thread }
+    }
+
+    /// Ends it: nothing has failed, and nothing is lost.
+    fn end(self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.join().expect("nothing fails");
+    }
+}
+
+async fn read_and_write(socket: PathBuf, is_over: &AtomicBool) {
+    let (client, driver) = NbdClient::connect(&ListenAddress::Unix(socket)).await.expect("it said ready");
+    tokio::spawn(driver);
+    let device: SharedDevice = client;
+    let footprint = ByteRange { offset: 0, length: device.geometry().size_bytes };
+    let plan = Plan {
+        profile: ReadWrite::RandRw.profile(1, 4096, 0.5, footprint),
+        depth: 16,
+        limit: Limit::Time(Duration::from_secs(3600)),
+        verify: Some(InitialContent::Unknown),
+        keep_series: false,
+    };
+    let mut load = ClosedLoop::new(plan, Arc::new(TokioClock::new())).expect("the plan is possible");
+    let go_on = |_| if is_over.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    let ending = load.run(Arc::clone(&device), go_on).await.expect("every read has what was written");
+    assert!(matches!(ending, Ending::Stopped), "{ending:?}");
+    let written = load.into_ledger().expect("it is verified");
+    verify_all(&device, &written, |_| ControlFlow::Continue(())).await.expect("all that was written is there");
 }
 
 /// What `qemu-io` says to these commands, and whether all of them worked.
@@ -116,7 +163,7 @@ fn a_target_killed_under_load_and_started_again_loses_nothing() {
         let mut server = Server::start(&world, FILE);
         let disk = attach(&world, &server.url(), &[shape]);
         world.wait_for_remote("disk", "all connections", |remote| remote["connections"] == connections);
-        let load = start_load(&world, "disk", &[]);
+        let load = Load::start(&disk);
         for round in 2..4 {
             // Killed with requests under way, and not in the moment between two bursts of them.
             server.freeze();
@@ -127,7 +174,7 @@ fn a_target_killed_under_load_and_started_again_loses_nothing() {
             let back = world.wait_for_remote("disk", "a new session", |remote| remote["state"] == "online");
             assert_eq!(back["sessions"], round, "{back}");
         }
-        outcome(load).success();
+        load.end();
         let after =
             world.wait_for_remote("disk", "all connections again", |remote| remote["connections"] == connections);
         assert!(after["commands_retried"].as_u64() > Some(0), "something was under way: {after}");
@@ -159,10 +206,10 @@ fn a_target_that_is_not_started_again_fails_io_after_the_replacement_timeout() {
         disk.wait().success();
         // The same without an attachment: an exit code, and what happened as the last line.
         let before = writes(&world);
-        let load = start_load(&world, &server.url(), &[shape, &["--replacement-timeout", "1s"]].concat());
+        let load = start_doomed_load(&world, &server.url(), &[shape, &["--replacement-timeout", "1s"]].concat());
         wait_for_writes(&world, before);
         server.kill();
-        ends_with(&outcome(load), 3, "has not been reachable for 1 s");
+        ends_with(&load.finish(), 3, "has not been reachable for 1 s");
     }
 }
 
@@ -181,11 +228,7 @@ fn writes(world: &World) -> u64 {
 
 /// Waits until the target has carried out many more writes than `before`: whoever writes has logged in.
 fn wait_for_writes(world: &World, before: u64) {
-    let deadline = Instant::now() + PATIENCE;
-    while writes(world) < before + 100 {
-        assert!(Instant::now() < deadline, "nobody writes");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("somebody writes", || writes(world) >= before + 100);
 }
 
 #[test]
@@ -195,12 +238,12 @@ fn a_short_freeze_is_sat_out_by_the_same_session() {
         let server = Server::start(&world, FILE);
         let disk = attach(&world, &server.url(), &[shape, &["--keepalive", "30s"]]);
         world.wait_for_remote("disk", "all connections", |remote| remote["connections"] == connections);
-        let load = start_load(&world, "disk", &[]);
+        let load = Load::start(&disk);
         world.wait_for_remote("disk", "load", |remote| remote["in_flight"].as_u64() > Some(4));
         server.freeze();
         std::thread::sleep(Duration::from_secs(1));
         server.thaw();
-        outcome(load).success();
+        load.end();
         let after = &world.status("disk")["remote"];
         assert_eq!((&after["sessions"], &after["commands_retried"]), (&1.into(), &0.into()), "{after}");
         assert_eq!(after["connections"], connections, "{after}");
@@ -215,14 +258,14 @@ fn a_long_freeze_ends_the_session_and_loses_nothing() {
         let server = Server::start(&world, FILE);
         let disk = attach(&world, &server.url(), &[shape, &IMPATIENT]);
         world.wait_for_remote("disk", "all connections", |remote| remote["connections"] == connections);
-        let load = start_load(&world, "disk", &[]);
+        let load = Load::start(&disk);
         world.wait_for_remote("disk", "load", |remote| remote["in_flight"].as_u64() > Some(4));
         server.freeze();
         let lost = world.wait_for_remote("disk", "attempts", |remote| remote["reconnect_attempts"].as_u64() > Some(1));
         let error = lost["last_error"].as_str().unwrap_or_default();
         assert!(error.contains("did not complete a login within 0.5 s"), "{lost}");
         server.thaw();
-        outcome(load).success();
+        load.end();
         let after =
             world.wait_for_remote("disk", "all connections again", |remote| remote["connections"] == connections);
         assert!(after["sessions"].as_u64() > Some(1), "{after}");
@@ -239,10 +282,10 @@ fn a_target_frozen_for_good_fails_io_after_the_replacement_timeout() {
         let server = Server::start(&world, FILE);
         let disk = attach(&world, &server.url(), &[shape, &IMPATIENT, &["--replacement-timeout", "1s"]]);
         works(&disk.ready, &["write -P 1 0 64k", "flush"]);
-        let load = start_load(&world, "disk", &[]);
+        let load = start_doomed_load(&world, "disk", &[]);
         world.wait_for_remote("disk", "load", |remote| remote["in_flight"].as_u64() > Some(4));
         server.freeze();
-        let finished = outcome(load);
+        let finished = load.finish();
         assert_eq!(finished.code, Some(1), "I/O through NBD fails, and no more is known there: {finished:?}");
         assert_eq!(finished.stderr.lines().count(), 1, "{finished:?}");
         let failing = world.wait_for_remote("disk", "failing", |remote| remote["state"] == "failing");
@@ -432,14 +475,14 @@ fn a_ram_lun_that_was_started_again_never_gets_the_data_of_the_old_one() {
             let mut server = Server::start(&world, RAM);
             let disk = attach(&world, &server.url(), &[shape, cache]);
             works(&disk.ready, &["write -P 7 0 64k", "flush"]);
-            let load = cache.is_empty().then(|| start_load(&world, "disk", &[]));
+            let load = cache.is_empty().then(|| start_doomed_load(&world, "disk", &[]));
             if load.is_some() {
                 world.wait_for_remote("disk", "load", |remote| remote["in_flight"].as_u64() > Some(4));
             }
             server.kill();
             server.start_again(&world);
             if let Some(load) = load {
-                assert_eq!(outcome(load).code, Some(1), "what was written is gone, and whoever reads it is told");
+                assert_eq!(load.finish().code, Some(1), "what was written is gone, and whoever reads it is told");
             }
             let replaced = world.wait_for_remote("disk", "replaced", |remote| remote["state"] == "replaced");
             let error = replaced["last_error"].as_str().unwrap_or_default();

@@ -190,7 +190,7 @@ fn sigterm_ends_a_target_with_clients_connected() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .expect("qemu-img is installed");
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    world.wait_for_status("target", "a client that reads", |status| status["luns"][0]["reads"].as_u64() > Some(100));
     let finished = target.process.terminate();
     client.kill().unwrap();
     client.wait().unwrap();

@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::random::Random;
@@ -16,11 +18,13 @@ use block::device::DeviceExt;
 use block::{Buffer, SharedDevice};
 use front::{ListenAddress, NbdClient};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tests::World;
+use tests::{World, comes_true};
 
 const UNIT: u64 = 512;
 const FOOTPRINT_UNITS: u64 = 8 * 2048;
 const DEPTH: usize = 8;
+/// Nobody is killed before so many writes were acknowledged in its round, however slow the machine is.
+const ACKNOWLEDGED_MIN: u64 = 2;
 
 /// What each unit may hold: the version last acknowledged, and those that were under way later.
 #[derive(Default)]
@@ -73,10 +77,10 @@ async fn write_until_killed(
     journal: &mut Journal,
     random: &mut Random,
     version: &mut u64,
-) -> u64 {
+    acknowledged: &AtomicU64,
+) {
     let mut in_flight = FuturesUnordered::new();
     let mut busy: Vec<(u64, u64)> = Vec::new();
-    let mut acknowledged = 0;
     let mut is_failing = false;
     loop {
         while in_flight.len() < DEPTH && !is_failing {
@@ -93,12 +97,12 @@ async fn write_until_killed(
             let version = *version;
             in_flight.push(async move { (unit, count, version, write.await) });
         }
-        let Some((unit, count, version, result)) = in_flight.next().await else { return acknowledged };
+        let Some((unit, count, version, result)) = in_flight.next().await else { return };
         busy.retain(|&(other, _)| other != unit);
         match result {
             Ok(_) => {
                 journal.record(unit, count, version);
-                acknowledged += 1;
+                acknowledged.fetch_add(1, Ordering::Relaxed);
             }
             Err(_) => is_failing = true,
         }
@@ -149,23 +153,27 @@ async fn kill_again_and_again(place: impl AsRef<[&'static str]>) {
     let arguments: Vec<String> = attach.iter().chain(place.as_ref()).map(|&word| word.to_owned()).collect();
     let mut journal =
         Journal { file: Some(std::fs::File::create(world.path("journal")).unwrap()), ..Journal::default() };
-    let (mut random, mut version, mut acknowledged) = (Random::new(7), 0, 0);
+    let (mut random, mut version) = (Random::new(7), 0);
     for round in 0..rounds {
         let process = world.start(&arguments);
         let device = connect(&socket).await;
         check(&device, &mut journal).await;
         let id = process.id();
         let delay = Duration::from_millis(20 + random.below(300));
+        let acknowledged = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&acknowledged);
         let killer = std::thread::spawn(move || {
             std::thread::sleep(delay);
+            // Killed in any case: else the writes would go on.
+            let has_acknowledged = comes_true(|| counted.load(Ordering::Relaxed) >= ACKNOWLEDGED_MIN);
             let status = Command::new("kill").args(["-KILL", &id.to_string()]).status().expect("kill is there");
             assert!(status.success(), "round {round}");
+            assert!(has_acknowledged, "round {round}: no writes were acknowledged");
         });
-        acknowledged += write_until_killed(device, &mut journal, &mut random, &mut version).await;
+        write_until_killed(device, &mut journal, &mut random, &mut version, &acknowledged).await;
         killer.join().expect("the killer does its work");
         drop(process);
     }
-    assert!(acknowledged > rounds, "only {acknowledged} writes were acknowledged in {rounds} rounds");
     // What holds the newest data is named, whichever it is.
     world.run(["bench", &url, "--rw", "read", "--seconds", "10ms"]).failure(9, &["attach it with --"]);
     let process = world.start(&arguments);

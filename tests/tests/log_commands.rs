@@ -84,9 +84,7 @@ fn when_data_leaves_a_log_is_changed_while_it_is_used() {
     });
     assert_eq!(log["destage"], expected);
     world.run(["set", "disk", "log.destage-idle=1ms"]).success();
-    while world.status("disk")["log"]["dirty_bytes"] != 0 {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    world.wait_for_status("disk", "all is destaged", |status| status["log"]["dirty_bytes"] == 0);
     disk.terminate().success();
     let disk = world.start(["attach", &target.url(0), "--name", "disk"]);
     world.run(["set", "disk", "log.destage-idle=1s"]).failure(USAGE, &["no write log"]);

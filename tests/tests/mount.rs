@@ -14,7 +14,7 @@ use base::random::Random;
 use rustix::fs::{CWD, fallocate, getxattr, renameat_with, setxattr};
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use serde_json::json;
-use tests::{IQN, Process, Target, World, tool};
+use tests::{IQN, Process, Target, World, comes_true, tool};
 
 /// A LUN in a file, with an empty ext2.
 struct Lun {
@@ -416,10 +416,7 @@ fn files_are_what_programs_expect_of_them() {
     let status = lun.world.status("files");
     assert_eq!((&status["kind"], &status["is_read_only"]), (&"mount".into(), &false.into()), "{status}");
     // What the kernel forgot is freed.
-    let all_free = (0..500).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        rustix::fs::statvfs(&mounted.directory).unwrap().f_bfree == free
-    });
+    let all_free = comes_true(|| rustix::fs::statvfs(&mounted.directory).unwrap().f_bfree == free);
     assert!(all_free, "{} of {free} blocks are free", rustix::fs::statvfs(&mounted.directory).unwrap().f_bfree);
     mounted.end();
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
-use tests::{IQN, Process, Target, World, tool};
+use tests::{IQN, Process, Target, World, comes_true, tool, wait_until};
 
 /// A LUN in a file that hosts may share, with an empty ext2.
 struct Lun {
@@ -379,6 +379,8 @@ fn storm_and_kill<const COUNT: usize>(rounds: u32) {
     File::create(hosts[0].path("log")).unwrap().sync_all().unwrap();
     let (noted, is_over): (Mutex<BTreeMap<String, String>>, _) = (Mutex::default(), AtomicBool::new(false));
     let never = AtomicBool::new(false);
+    // Whatever it comes to, the host is killed: its part in the storm does not end otherwise.
+    let mut was_busy = false;
     let mut killed = hosts[COUNT - 1].process.take().unwrap();
     let directories: Vec<PathBuf> = hosts.iter().map(|host| host.directory.clone()).collect();
     std::thread::scope(|scope| {
@@ -387,12 +389,13 @@ fn storm_and_kill<const COUNT: usize>(rounds: u32) {
             let (noted, is_over) = (&noted, if is_killed { &is_over } else { &never });
             scope.spawn(move || storm(directory, number, if is_killed { u32::MAX } else { rounds }, is_over, noted));
         }
-        while noted.lock().unwrap().keys().filter(|name| name.contains(&format!("/{}-", COUNT - 1))).count() < 5 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let of_killed = format!("/{}-", COUNT - 1);
+        let durable = || noted.lock().unwrap().keys().filter(|name| name.contains(&of_killed)).count();
+        was_busy = comes_true(|| durable() >= 5);
         is_over.store(true, Ordering::Release);
         killed.kill();
     });
+    assert!(was_busy, "the host that is killed never had five files that are durable");
     let found = contents(&hosts[0].directory);
     for (name, content) in noted.lock().unwrap().iter() {
         let found = found.get(Path::new(name)).unwrap_or_else(|| panic!("{name} is lost"));
@@ -447,9 +450,7 @@ fn a_target_that_is_killed_and_starts_again_loses_nothing() {
                 }
             });
         }
-        while count.load(Ordering::Relaxed) < 20 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_until("a part of the files is durable", || count.load(Ordering::Relaxed) >= 20);
         target.kill();
         target = serve();
     });

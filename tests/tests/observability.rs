@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use prometheus_parse::{Sample, Scrape, Value as Metric};
 use serde_json::Value;
-use tests::{IQN, Process, World, forebay_binary};
+use tests::{IQN, PATIENCE, Process, World, forebay_binary, wait_until};
 
 /// `http://ADDRESS/metrics`, its head and its body.
 fn get(address: &str) -> (String, String) {
@@ -200,7 +200,7 @@ fn limits_are_kept_and_answered() {
     // Two who say nothing are taken, and closed for their silence; for a third one the first is closed at once.
     let mut silent: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(&target.ready).unwrap()).collect();
     for stream in &mut silent {
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         // Goes on where a signal interrupts it, which a plain read with a time limit does not.
         assert_eq!(stream.read_to_end(&mut Vec::new()).unwrap(), 0, "the target hangs up");
     }
@@ -229,7 +229,7 @@ fn told_until(socket: &UnixDatagram, word: &str) -> Vec<String> {
 fn the_service_manager_passes_the_socket_and_is_told() {
     let world = World::new();
     let notify = UnixDatagram::bind(world.path("notify")).unwrap();
-    notify.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    notify.set_read_timeout(Some(PATIENCE)).unwrap();
     let address = free_port();
     let mut command = Command::new("systemd-socket-activate");
     command
@@ -243,11 +243,7 @@ fn the_service_manager_passes_the_socket_and_is_told() {
         .stdout(std::process::Stdio::null());
     let mut child = command.spawn().expect("tests/tools/install-packages installs systemd-socket-activate");
     let is_listening = || TcpStream::connect(&address).is_ok();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_listening() {
-        assert!(Instant::now() < deadline, "nobody listens at {address}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("the service manager listens", is_listening);
     told_until(&notify, "READY=1");
     world.run(["inquiry", &format!("iscsi://{address}/{IQN}/0")]).success();
     let status = world.run(["target", "status", "--json"]).json();

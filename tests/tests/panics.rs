@@ -11,6 +11,7 @@ mod planted;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::pin::pin;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,10 +19,11 @@ use std::time::{Duration, Instant};
 use block::device::DeviceExt;
 use block::{Buffer, SharedDevice};
 use front::{ListenAddress, NbdClient};
+use futures_util::future::{Either, select};
 use initiator::{InitiatorOptions, TcpConnector};
 use loop_device::{LoopDevice, may_make_devices};
 use planted::{DEVICE_WORK, FILE_WORK};
-use tests::{IQN, Process, World};
+use tests::{IQN, PATIENCE, Process, World};
 use walkdir::WalkDir;
 
 /// The work that the tests here plant a panic in, by what it belongs to.
@@ -122,9 +124,13 @@ async fn connect(path: &Path) -> SharedDevice {
     client
 }
 
-/// Writes blocks, durably, one after the other; creates `trigger` on its way, and ends when an answer fails or does not
-/// come. What was acknowledged, and the write that was not, by blocks.
-async fn write_until_it_ends(device: &SharedDevice, trigger: &Path) -> (BTreeMap<u64, u8>, (u64, u8)) {
+/// Writes blocks, durably, one after the other; creates `trigger` on its way, and ends when an answer fails, or when
+/// `planted` has ended. What was acknowledged, and the write that was not, by blocks.
+async fn write_until_it_ends(
+    device: &SharedDevice,
+    trigger: &Path,
+    planted: &mut Process,
+) -> (BTreeMap<u64, u8>, (u64, u8)) {
     let mut acknowledged = BTreeMap::new();
     for number in 0..WRITES_MAX {
         if number == 40 {
@@ -133,9 +139,16 @@ async fn write_until_it_ends(device: &SharedDevice, trigger: &Path) -> (BTreeMap
         let (block, fill) = (number * 7 % BLOCKS, (number % 250) as u8 + 1);
         let write = device.write(block * BLOCK_BYTES, Buffer::copy_of(&[fill; BLOCK_BYTES as usize]), true);
         // A write over a session whose target has ended waits for it to come back.
-        match tokio::time::timeout(Duration::from_secs(5), write).await {
-            Ok(Ok(_)) => acknowledged.insert(block, fill),
-            Ok(Err(_)) | Err(_) => return (acknowledged, (block, fill)),
+        let ended = async {
+            while !planted.has_ended() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let (write, ended) = (pin!(write), pin!(ended));
+        let answered = tokio::time::timeout(PATIENCE, select(write, ended));
+        match answered.await.expect("a write is answered, or the process ends") {
+            Either::Left((Ok(_), _)) => acknowledged.insert(block, fill),
+            Either::Left((Err(_), _)) | Either::Right(_) => return (acknowledged, (block, fill)),
         };
     }
     panic!("the work had no turn in {WRITES_MAX} writes")
@@ -169,8 +182,8 @@ async fn panic_in_attachment(name: &str, place: &[&str]) {
     let arguments = [&["attach", &url, "--name", "disk", "--as", &front], place].concat();
     let mut planted = world.forebay();
     planted.env("FOREBAY_UNSAFE_PANIC_IN", format!("{name}:{}", trigger.display())).args(&arguments);
-    let process = Process::start(&mut planted).unwrap_or_else(|finished| panic!("{name}: {finished:?}"));
-    let (acknowledged, open) = write_until_it_ends(&connect(&socket).await, &trigger).await;
+    let mut process = Process::start(&mut planted).unwrap_or_else(|finished| panic!("{name}: {finished:?}"));
+    let (acknowledged, open) = write_until_it_ends(&connect(&socket).await, &trigger, &mut process).await;
     assert_ended_by_panic(process, name);
     let process = world.start(&arguments);
     check(&connect(&socket).await, &acknowledged, open, name).await;
@@ -200,11 +213,11 @@ async fn a_panic_in_the_work_of_a_target_ends_it_and_loses_nothing() {
         let mut planted = world.forebay();
         planted.env("FOREBAY_UNSAFE_PANIC_IN", format!("{name}:{}", trigger.display()));
         planted.args(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", &lun]);
-        let target = Process::start(&mut planted).unwrap_or_else(|finished| panic!("{name}: {finished:?}"));
+        let mut target = Process::start(&mut planted).unwrap_or_else(|finished| panic!("{name}: {finished:?}"));
         let front = format!("nbd:unix:{}", socket.display());
         let url = format!("iscsi://{}/{IQN}/0", target.ready);
         let attachment = world.start(["attach", &url, "--name", "disk", "--as", &front]);
-        let (acknowledged, open) = write_until_it_ends(&connect(&socket).await, &trigger).await;
+        let (acknowledged, open) = write_until_it_ends(&connect(&socket).await, &trigger, &mut target).await;
         assert_ended_by_panic(target, name);
         drop(attachment);
         let again = world.target(["--lun", &lun]);

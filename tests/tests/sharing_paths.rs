@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use base::random::Random;
 use block::SharedDevice;
 use front::{ListenAddress, NbdClient};
+use serde_json::Value;
 use tests::forwarder::Forwarder;
 use tests::register::{BLOCK_BYTES, History, Operation, Place, check_all};
 use tests::{IQN, Process, World};
@@ -88,7 +89,7 @@ async fn a_host_of_two_paths_reads_nothing_old_when_one_is_cut() {
         links[0].cut();
         tokio::time::sleep(Duration::from_millis(500)).await;
         let alone = Instant::now();
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        history.until_all_wrote(&[1, 2], alone);
         history.end();
         for load in loads {
             load.await.expect("a load ends in order");
@@ -98,10 +99,12 @@ async fn a_host_of_two_paths_reads_nothing_old_when_one_is_cut() {
         let is_late = |operation: &&Operation| operation.ended.is_some() && operation.began > alone;
         let late = |host| all.iter().filter(is_late).filter(|done| done.is_write && done.value >> 32 == host).count();
         assert!(late(1) > 0 && late(2) > 0, "{policy}: {} and {} writes with one path", late(1), late(2));
-        let status = world.status("host1");
-        let paths = status["multipath"]["paths"].as_array().expect("there are two");
-        let online: Vec<bool> = paths.iter().map(|path| path["is_online"] == true).collect();
-        assert_eq!(online, [false, true], "{status}");
+        let online = |status: &Value| {
+            let paths = status["multipath"]["paths"].as_array().expect("there are two");
+            paths.iter().map(|path| path["is_online"] == true).collect::<Vec<bool>>()
+        };
+        let status = world.wait_for_status("host1", "one path of two", |status| online(status) == [false, true]);
+        let paths = &status["multipath"]["paths"];
         let sharing = &paths[1]["remote"]["sharing"];
         assert_eq!((&sharing["lives"], &sharing["is_alive"]), (&1_u64.into(), &true.into()), "{status}");
         assert_eq!(sharing["client"], paths[0]["remote"]["sharing"]["client"], "{status}");

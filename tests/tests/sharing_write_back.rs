@@ -16,7 +16,7 @@ use front::{ListenAddress, NbdClient};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tests::register::{BLOCK_BYTES, History, Operation, Place, check_all};
-use tests::{IQN, Process, World, finish, tool};
+use tests::{IQN, PATIENCE, Process, World, finish, tool};
 
 /// What was at a place before something was delayed there.
 const BEFORE: u8 = 77;
@@ -89,7 +89,7 @@ impl Host {
     /// Writes something else, so that the range is asked for, until it is held, and then this, which is delayed.
     fn delay(&self, pattern: u8, place: &str) {
         let write = format!("write -P {BEFORE} {place}");
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + PATIENCE;
         while self.dirty_bytes() == 0 {
             assert!(Instant::now() < deadline, "nothing is ever delayed: {}", self.status());
             self.io(&[&write]);
@@ -265,7 +265,7 @@ async fn hosts_that_delay_writes_read_nothing_old_whatever_happens_to_one_of_the
         std::thread::spawn(move || work_as_qemu(&url, &pattern, &history))
     };
     tokio::time::sleep(Duration::from_secs(4)).await;
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + PATIENCE;
     let delayed = loop {
         let lines: u64 = hosts.iter().map(Host::delayed_lines).sum();
         assert!(lines > 0 || Instant::now() < deadline, "nothing is ever delayed: {}", hosts[0].status());

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use tests::{Process, World, tool};
+use tests::{Process, World, tool, wait_until};
 
 const DISKS: &str = "iqn.2026-11.org.example:disks";
 const OTHERS: &str = "iqn.2026-11.org.example:others";
@@ -119,11 +119,7 @@ fn a_reload_changes_what_changed_and_nothing_else() {
     write(&served.world, &disks(r#""0=file:a.img", "2=ram:4MiB""#));
     fs::OpenOptions::new().write(true).open(served.world.path("a.img")).unwrap().set_len(32 << 20).unwrap();
     tool("kill", ["-HUP", &served.process.id().to_string()]);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while served.size(DISKS, 0) != 32 << 20 {
-        assert!(std::time::Instant::now() < deadline, "SIGHUP did nothing");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    wait_until("SIGHUP asks for a reload", || served.size(DISKS, 0) == 32 << 20);
     attached.terminate().success();
 }
 
@@ -192,10 +188,7 @@ fn a_target_is_removed_under_its_sessions_and_comes_back() {
         .expect("qemu-img is installed");
     let sessions =
         || served.world.run(["target", "status", "--json"]).json()["sessions"].as_array().expect("a list").len();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while sessions() == 0 {
-        assert!(std::time::Instant::now() < deadline, "qemu-img did not log in");
-    }
+    wait_until("qemu-img has logged in", || sessions() > 0);
     write(&served.world, &rest);
     assert!(served.world.run(["target", "reload"]).success().contains("1 sessions asked to end"));
     write(&served.world, &both);

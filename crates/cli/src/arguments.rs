@@ -72,6 +72,12 @@ pub enum Command {
     Daemon(Daemon),
     /// Show what runs on this host, or one of it in detail
     Status(Status),
+    /// Show the load of all attachments, again each second
+    Top(Top),
+    /// Show what happened to attachments and mounts, in order
+    Events(Events),
+    /// Make everything durable that was acknowledged, without writing it back
+    Flush(Flush),
     /// Write everything dirty in an attachment's cache back to its logical unit
     Clean(Clean),
     /// Change a setting of what runs, like `cache.mode=write-through`
@@ -241,6 +247,36 @@ pub struct Status {
     /// Wait this long for it to run, as after starting it in the background
     #[arg(long, value_name = "DURATION", requires = "name", value_parser = parse_duration)]
     pub wait: Option<Duration>,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Show it once, after a second
+    #[arg(long)]
+    pub once: bool,
+    /// Print JSON instead of text: one object each second, on a line; with --once one object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Events {
+    /// The attachment, mount or target, or `daemon` (default: all)
+    pub name: Option<String>,
+    /// Go on with what happens from now on, until it is ended
+    #[arg(long)]
+    pub follow: bool,
+    /// Print JSON instead of text: one object, or with --follow one for each event, each on a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Flush {
+    /// The attachment or mount
+    pub name: String,
     #[command(flatten)]
     pub json: Json,
 }

@@ -163,6 +163,29 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("In a script, until what was started in the background serves", "forebay status disk --wait 10s"),
         ],
     ),
+    (
+        "forebay top",
+        &[
+            ("Until Ctrl-C", "forebay top"),
+            ("In a script, and in a pipe", "forebay top --once"),
+            ("Numbers for a program", "forebay top --once --json"),
+        ],
+    ),
+    (
+        "forebay events",
+        &[
+            ("What happened on this host", "forebay events"),
+            ("To one attachment, now and from now on", "forebay events disk --follow"),
+            ("For a program that watches", "forebay events --follow --json"),
+        ],
+    ),
+    (
+        "forebay flush",
+        &[
+            ("Before the power is taken away", "forebay flush disk"),
+            ("In a script: where it is durable, and how much of it is dirty there", "forebay flush disk --json"),
+        ],
+    ),
     ("forebay clean", &[("Before a snapshot at the target", "forebay clean disk")]),
     (
         "forebay set",

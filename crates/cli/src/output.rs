@@ -16,8 +16,13 @@ pub fn print_json(value: &Value) {
 
 /// Prints a line on standard output. A reader that closed the pipe (`forebay status | head -1`) has read enough.
 pub fn print_line(line: &str) {
+    let _ = prints_line(line);
+}
+
+/// The same; whether somebody reads on.
+pub fn prints_line(line: &str) -> bool {
     let mut stdout = io::stdout().lock();
-    let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    writeln!(stdout, "{line}").and_then(|()| stdout.flush()).is_ok()
 }
 
 /// The text of a peer, fit to be shown: control characters, which a terminal obeys, and characters

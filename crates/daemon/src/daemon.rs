@@ -35,7 +35,7 @@ impl Daemon {
             }
             _ => error,
         })?;
-        let keeper = Keeper::new(config, paths)?;
+        let keeper = Keeper::new(config, paths, control.events())?;
         keeper.begin().await?;
         Ok(Self { keeper: Rc::new(keeper), control })
     }

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use base::clock::{Clock, Instant};
@@ -14,8 +15,9 @@ use futures_util::future::{LocalBoxFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::Value;
 use stack::control::{ControlRequest, Presence, call, look};
+use stack::events::{EventKind, EventLog};
 use stack::paths::Paths;
-use stack::status::daemon::{DaemonStatus, FileChange, FilesRead};
+use stack::status::daemon::{DaemonStatus, FileChange, FileRefused, FilesRead};
 use stack::systemd;
 use stack::time::{seconds_since_1970, system_clock};
 use stack::{Error, Failure, Result};
@@ -29,7 +31,7 @@ use crate::end::{End, failure};
 use crate::end_note::EndNotes;
 use crate::file::AttachmentFile;
 use crate::files::{FilesSeen, read_directory};
-use crate::kept::{Kept, Told};
+use crate::kept::{Kept, ProcessState, Told};
 use crate::limits::{ANSWER_LOOK_INTERVAL, READY_TIME_MAX};
 use crate::processes::{Found, Process, Processes};
 use crate::reading::Reading;
@@ -48,6 +50,7 @@ pub(crate) struct Keeper {
     reading: tokio::sync::Mutex<()>,
     /// There may be new actions.
     woken: Notify,
+    pub(crate) events: Rc<EventLog>,
     /// `true` once the daemon ends.
     pub(crate) ended: watch::Sender<bool>,
 }
@@ -57,7 +60,7 @@ impl Keeper {
     ///
     /// # Errors
     /// When the folder of notes cannot be used, or the system has no descriptor left.
-    pub(crate) fn new(config: DaemonConfig, paths: &Paths) -> Result<Self> {
+    pub(crate) fn new(config: DaemonConfig, paths: &Paths, events: Rc<EventLog>) -> Result<Self> {
         let notes = EndNotes::open(paths)?;
         let processes = Processes::new(paths, notes, config.program.clone(), config.arguments.clone());
         Ok(Self {
@@ -69,6 +72,7 @@ impl Keeper {
             files: Reading::default(),
             reading: tokio::sync::Mutex::default(),
             woken: Notify::new(),
+            events,
             ended: watch::Sender::new(false),
         })
     }
@@ -78,6 +82,8 @@ impl Keeper {
     /// # Errors
     /// When their directory is there and cannot be read.
     pub(crate) async fn begin(&self) -> Result<()> {
+        self.events
+            .note(EventKind::Started, format!("it keeps the attachments of {}", self.config.directory.display()));
         match self.seen().await {
             Ok(seen) => self.take_files(seen).1.iter().for_each(|mistake| tracing::warn!("{mistake}")),
             // It may be made later, as by `attach --persist`.
@@ -133,13 +139,20 @@ impl Keeper {
 
     /// The same of what happened to `name`; the log has its new state.
     fn tell_of(&self, name: &str, event: impl FnOnce(&mut Supervisor, Instant)) {
-        let state = || self.supervisor.borrow().get(name).map(|kept| kept.state().as_str());
+        let state = || self.supervisor.borrow().get(name).map(Kept::state);
         let before = state();
         self.tell(event);
         let (after, supervisor) = (state(), self.supervisor.borrow());
+        let is_start = after == Some(ProcessState::Starting) && before != after;
+        let (before, after) = (before.map(ProcessState::as_str), after.map(ProcessState::as_str));
         let Some(kept) = supervisor.get(name) else {
-            return tracing::info!(attachment = name, "it is not kept any more");
+            tracing::info!(attachment = name, "it is not kept any more");
+            self.note_forgotten(name);
+            return;
         };
+        if is_start || after != before {
+            self.note_state(name, kept);
+        }
         let (why, pid) = (kept.why().unwrap_or_default(), kept.pid);
         match after.filter(|_| after != before).unwrap_or_default() {
             "running" => tracing::info!(attachment = name, pid, "it runs"),
@@ -166,6 +179,31 @@ impl Keeper {
             tracing::error!(attachment = name, why, "it did not end in order");
         }
         self.tell_of(name, |supervisor, now| supervisor.ended(name, end, now));
+    }
+
+    fn note_forgotten(&self, name: &str) {
+        self.events.note_of(name, EventKind::Forgotten, "its file is gone, and it is not kept any more");
+    }
+
+    /// Notes the state that an attachment has entered.
+    fn note_state(&self, name: &str, kept: &Kept) {
+        let why = kept.why().unwrap_or_default();
+        let of_process = || kept.pid.map_or_else(String::new, |pid| format!("process {pid}"));
+        let (kind, words) = match kept.state() {
+            ProcessState::Sought => return,
+            ProcessState::Starting => (EventKind::ProcessStarting, of_process()),
+            ProcessState::Running => (EventKind::ProcessServes, of_process()),
+            ProcessState::Waiting(at) => {
+                let seconds = at.since(self.clock.now()).as_secs_f64().round();
+                (EventKind::ProcessWaits, format!("it is started again in {seconds} s: {why}"))
+            }
+            ProcessState::Behind => (EventKind::ProcessWaits, why.to_owned()),
+            ProcessState::Failed => (EventKind::ProcessFailed, why.to_owned()),
+            ProcessState::Taken => (EventKind::NameTaken, why.to_owned()),
+            ProcessState::Detached => (EventKind::Detached, "it is left so until somebody asks for it".to_owned()),
+            ProcessState::Detaching | ProcessState::Staying(_) => (EventKind::Detaching, why.to_owned()),
+        };
+        self.events.note_of(name, kind, words);
     }
 
     /// Adopts the process that runs under this name, if it is of the file, and watches it to its end.
@@ -389,9 +427,19 @@ impl Keeper {
 
     /// What the files changed, and the mistakes in them.
     fn take_files(&self, seen: FilesSeen) -> (FilesChange, Vec<String>) {
-        let mistakes = seen.refused.iter().map(|refused| refused.why.clone()).collect();
+        let mistakes: Vec<String> = seen.refused.iter().map(|refused| refused.why.clone()).collect();
+        let known = self.supervisor.borrow().status(self.clock.now(), 0).1;
+        let is_new = |refused: &&FileRefused| !known.contains(refused);
+        for refused in seen.refused.iter().filter(is_new) {
+            self.events.note(EventKind::FileRefused, refused.why.clone());
+        }
         let is_held = |name: &str| self.processes.notes.is_held(name);
-        (self.tell(|supervisor, now| supervisor.take_files(seen, is_held, now)), mistakes)
+        let change = self.tell(|supervisor, now| supervisor.take_files(seen, is_held, now));
+        // Those that had no process are gone already.
+        change.removed.iter().filter(|name| self.supervisor.borrow().get(name).is_none()).for_each(|name| {
+            self.note_forgotten(name);
+        });
+        (change, mistakes)
     }
 
     /// Reads the files again: new ones are attached, those that are gone are detached, and of those
@@ -420,6 +468,9 @@ impl Keeper {
             changed = changed.len(),
             "the files were read again"
         );
+        let counts = [(change.added.len(), "added"), (change.removed.len(), "removed"), (changed.len(), "changed")];
+        let counts = counts.map(|(count, what)| format!("{count} {what}"));
+        self.events.note(EventKind::FilesRead, counts.join(", "));
         mistakes.iter().for_each(|mistake| tracing::warn!("{mistake}"));
         let directory = self.config.directory.clone();
         FilesRead { directory, added: change.added, removed: change.removed, changed, files_refused }

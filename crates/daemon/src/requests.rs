@@ -25,6 +25,7 @@ impl Handler for Requests {
         let keeper = &self.0;
         match request {
             ControlRequest::Status => Ok(Answer::Status(Box::new(ProcessStatus::Daemon(Box::new(keeper.status()))))),
+            ControlRequest::Events { after } => Ok(keeper.events.answer(after)),
             ControlRequest::Reload => Ok(Answer::FilesRead(Box::new(keeper.reload().await?))),
             ControlRequest::Start { attachment } => {
                 keeper.start_as_asked(&attachment).await?;
@@ -39,8 +40,12 @@ impl Handler for Requests {
                 keeper.ended.send_replace(true);
                 Ok(Answer::Left(Left { name: Some(NAME.to_owned()), ..Left::default() }))
             }
-            ControlRequest::Clean | ControlRequest::Set { .. } | ControlRequest::Detach { .. } => {
-                let message = "this is the daemon: it has neither settings nor a cache to clean, to keep or to remove";
+            ControlRequest::Flush
+            | ControlRequest::Clean
+            | ControlRequest::Set { .. }
+            | ControlRequest::Detach { .. } => {
+                let message = "this is the daemon: it has no settings, and no data to flush, to clean, to keep or to \
+                               remove";
                 Err(Error::new(Failure::Usage, message))
             }
         }

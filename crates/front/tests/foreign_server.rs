@@ -13,6 +13,9 @@ use block::{Device, ErrorKind, ExtentKind};
 use front::{ListenAddress, NbdClient};
 use tokio::process::{Child, Command};
 
+/// What no machine is too slow for.
+const LISTENING_TIME_MAX: Duration = Duration::from_secs(60);
+
 const MIB: u64 = 1 << 20;
 
 /// qemu-nbd on `socket`, once it listens.
@@ -26,13 +29,14 @@ async fn qemu_nbd(socket: &Path, image: &Path) -> Child {
         .kill_on_drop(true)
         .spawn()
         .unwrap_or_else(|error| panic!("qemu-nbd is needed by this test: {error}"));
-    for _ in 0..1000 {
-        if std::os::unix::net::UnixStream::connect(socket).is_ok() {
-            return server;
+    let is_listening = || std::os::unix::net::UnixStream::connect(socket).is_ok();
+    let listening = async {
+        while !is_listening() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("qemu-nbd does not listen");
+    };
+    tokio::time::timeout(LISTENING_TIME_MAX, listening).await.expect("qemu-nbd listens");
+    server
 }
 
 async fn connect(address: &ListenAddress) -> Arc<NbdClient> {

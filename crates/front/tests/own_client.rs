@@ -231,9 +231,8 @@ async fn who_was_told_another_size_is_counted_until_it_connects_anew() {
     assert_eq!((old.geometry().size_bytes, new.geometry().size_bytes), (MIB, 2 * MIB));
     assert_eq!(outdated(), 1);
     drop(old);
-    while running.server.counters().connections_open > 1 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let is_alone = || running.server.counters().connections_open == 1;
+    common::wait_until("the connection of the one that went is closed", is_alone).await;
     assert_eq!(outdated(), 0);
     drop(new);
     running.stop().await;
@@ -247,9 +246,8 @@ struct HeldDevice {
 
 impl HeldDevice {
     async fn wait_for(&self, count: usize) {
-        while self.held.lock().unwrap().len() < count {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let has_come = || self.held.lock().unwrap().len() >= count;
+        common::wait_until("the requests come to the device", has_come).await;
     }
 
     fn release(&self, result: Result<(), ErrorKind>) {

@@ -65,12 +65,8 @@ async fn nbdfuse_writes_and_reads_any_bytes() {
     std::fs::write(&path, "").unwrap();
     let mut mounted = Command::new("nbdfuse").arg(&path).arg(&uri).stdin(Stdio::null()).kill_on_drop(true).spawn();
     let mounted = mounted.as_mut().expect("nbdfuse is needed by this test");
-    let waiting = async {
-        while std::fs::metadata(&path).map_or(0, |found| found.len()) != MIB {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(PROGRAM_TIME_MAX, waiting).await.expect("nbdfuse mounts the export");
+    let is_mounted = || std::fs::metadata(&path).map_or(0, |found| found.len()) == MIB;
+    common::wait_until("nbdfuse mounts the export", is_mounted).await;
     let file = path.clone();
     let written = tokio::task::spawn_blocking(move || {
         use std::os::unix::fs::FileExt;

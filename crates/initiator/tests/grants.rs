@@ -11,36 +11,14 @@ use base::clock::Clock;
 use block::device::DeviceExt;
 use block::grants::Right;
 use block::memory::MemoryDevice;
-use block::{Buffer, ByteRange, Copies, Device, Dropped, ErrorKind, Grants, Keeper, SharedDevice};
+use block::{Buffer, ByteRange, Copies, Device, Dropped, ErrorKind, Grants, Keeper};
 use initiator::{InitiatorOptions, RemoteLun, State};
-use iscsi::pdu::Isid;
-use logical_unit::{LifeSecret, LogicalUnit, LogicalUnitOptions, LunMap, SavedSharing, SharingOptions};
-use support::{IQN, World, identity};
-use target::{Target, TargetServer, TargetServerOptions};
+use logical_unit::{LifeSecret, SavedSharing, SharingOptions};
+use support::sharing::{add_keeper, host, read, serve};
+use support::{World, identity};
 
 const MIB: u64 = 1 << 20;
 const LEASE: Duration = Duration::from_secs(10);
-
-fn host(world: &World, number: u32) -> InitiatorOptions {
-    InitiatorOptions {
-        isid: Some(Isid::random_format(number, 1)),
-        initiator_name: format!("iqn.2026-01.io.forebay:host{number}"),
-        is_shared: true,
-        ..world.options()
-    }
-}
-
-fn serve(world: &mut World, device: SharedDevice, sharing: SharingOptions) {
-    let clock = Arc::new(world.clock.clone());
-    let options =
-        LogicalUnitOptions { sharing: Some(sharing), clock: Some(clock.clone()), ..LogicalUnitOptions::default() };
-    let unit = LogicalUnit::new(device, options);
-    world.workers.spawn(unit.run());
-    let luns = LunMap::new();
-    luns.insert(0, unit);
-    let server = TargetServer::with_clock(vec![Target::new(IQN, luns)], TargetServerOptions::default(), clock);
-    world.network.set_server(Some(server));
-}
 
 /// Delays one write of one block: what it has of it, and how it brings that to the LUN.
 struct Delaying {
@@ -102,8 +80,7 @@ impl Delaying {
             time: Mutex::new((time, steps)),
             was_dropped: AtomicBool::new(false),
         });
-        let keeper: Arc<dyn Keeper> = delaying.clone();
-        copies(lun).add_keeper(Arc::downgrade(&keeper));
+        add_keeper(lun, &delaying);
         delaying
     }
 
@@ -131,11 +108,6 @@ fn hold(world: &mut World, lun: &Arc<RemoteLun>, range: ByteRange) {
 fn hold_for(world: &mut World, lun: &Arc<RemoteLun>, range: ByteRange, right: Right) {
     let grants = grants(lun);
     world.run(async move { grants.acquire(range, right).await });
-}
-
-fn read(world: &mut World, lun: &Arc<RemoteLun>, offset: u64) -> u8 {
-    let read = lun.read(offset, Buffer::zeroed(512));
-    world.run(read).unwrap()[0]
 }
 
 fn one_host(world: &mut World) -> (Arc<MemoryDevice>, Arc<RemoteLun>) {

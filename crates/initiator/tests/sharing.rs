@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use block::device::DeviceExt;
@@ -11,74 +11,13 @@ use block::layer::crash::{CrashLayer, Loss, Power};
 use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::memory::MemoryDevice;
 use block::{
-    Buffer, ByteRange, Completion, Device, Dropped, ErrorKind, Event, EventHub, EventReceiver, Geometry, Identity,
-    Keeper, Request, SharedDevice,
+    Buffer, ByteRange, Completion, Device, ErrorKind, Event, EventHub, EventReceiver, Geometry, Identity, Request,
+    SharedDevice,
 };
 use initiator::{InitiatorOptions, RemoteLun, State};
-use iscsi::pdu::Isid;
-use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, SharingOptions};
-use support::{IQN, World, identity};
-use target::{Target, TargetServer, TargetServerOptions};
-
-fn host(world: &World, number: u32) -> InitiatorOptions {
-    InitiatorOptions {
-        isid: Some(Isid::random_format(number, 1)),
-        initiator_name: format!("iqn.2026-01.io.forebay:host{number}"),
-        is_shared: true,
-        ..world.options()
-    }
-}
-
-fn memory() -> Arc<MemoryDevice> {
-    Arc::new(MemoryDevice::new(1 << 20, identity("shared")))
-}
-
-/// A target whose LUN may be shared, in the start of the target that `sharing` names.
-fn serve(world: &mut World, device: SharedDevice, sharing: SharingOptions) {
-    let clock = Arc::new(world.clock.clone());
-    let options =
-        LogicalUnitOptions { sharing: Some(sharing), clock: Some(clock.clone()), ..LogicalUnitOptions::default() };
-    let unit = LogicalUnit::new(device, options);
-    world.workers.spawn(unit.run());
-    let luns = LunMap::new();
-    luns.insert(0, unit);
-    let server = TargetServer::with_clock(vec![Target::new(IQN, luns)], TargetServerOptions::default(), clock);
-    world.network.set_server(Some(server));
-}
-
-/// A cache: the ranges that it was asked to drop.
-#[derive(Default)]
-struct Cache(Mutex<Vec<ByteRange>>);
-
-impl Keeper for Cache {
-    fn revoke(&self, range: ByteRange) -> Dropped {
-        self.0.lock().unwrap().push(range);
-        Box::pin(async {})
-    }
-}
-
-impl Cache {
-    fn over(lun: &Arc<RemoteLun>) -> Arc<Self> {
-        let cache = Arc::new(Self::default());
-        let keeper: Arc<dyn Keeper> = cache.clone();
-        lun.copies().expect("it is shared").add_keeper(Arc::downgrade(&keeper));
-        cache
-    }
-
-    fn dropped(&self) -> Vec<ByteRange> {
-        std::mem::take(&mut self.0.lock().unwrap())
-    }
-}
-
-fn read(world: &mut World, lun: &Arc<RemoteLun>, offset: u64) -> u8 {
-    let read = lun.read(offset, Buffer::zeroed(512));
-    world.run(read).unwrap()[0]
-}
-
-fn write(world: &mut World, lun: &Arc<RemoteLun>, offset: u64, byte: u8) -> Result<(), block::Error> {
-    let write = lun.write(offset, Buffer::copy_of(&[byte; 512]), false);
-    world.run(write).map(drop)
-}
+use logical_unit::SharingOptions;
+use support::sharing::{Cache, host, memory, read, serve, write};
+use support::{World, identity};
 
 fn client(lun: &Arc<RemoteLun>) -> Option<u64> {
     lun.status().sharing.expect("it is shared").client

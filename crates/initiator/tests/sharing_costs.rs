@@ -12,10 +12,9 @@ use block::device::DeviceExt;
 use block::memory::MemoryDevice;
 use block::{Buffer, ByteRange, Device, Dropped, Keeper};
 use initiator::{InitiatorOptions, RemoteLun};
-use iscsi::pdu::Isid;
-use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, SharingOptions};
-use support::{IQN, World, identity};
-use target::{Target, TargetServer, TargetServerOptions};
+use logical_unit::SharingOptions;
+use support::sharing::{self, add_keeper, host};
+use support::{World, identity};
 
 const ROUND_TRIP: Duration = Duration::from_millis(100);
 const SMALL: usize = 4096;
@@ -24,28 +23,15 @@ const LARGE: usize = 1 << 20;
 
 /// A target whose LUN may be shared, behind links that take half of a round trip each way.
 fn serve(seed: u64) -> World {
-    let world = World::new(seed);
-    let clock = Arc::new(world.clock.clone());
+    let mut world = World::new(seed);
     let device = Arc::new(MemoryDevice::new(8 << 20, identity("shared")));
-    let sharing = Some(SharingOptions::default());
-    let options = LogicalUnitOptions { sharing, clock: Some(clock.clone()), ..LogicalUnitOptions::default() };
-    let unit = LogicalUnit::new(device, options);
-    world.workers.spawn(unit.run());
-    let luns = LunMap::new();
-    luns.insert(0, unit);
-    let server = TargetServer::with_clock(vec![Target::new(IQN, luns)], TargetServerOptions::default(), clock);
-    world.network.set_server(Some(server));
+    sharing::serve(&mut world, device, SharingOptions::default());
     world.network.set_delay(Some((world.clock.clone(), ROUND_TRIP / 2)));
     world
 }
 
 fn connect(world: &mut World, number: u32, is_shared: bool) -> Arc<RemoteLun> {
-    let options = InitiatorOptions {
-        isid: Some(Isid::random_format(number, 1)),
-        initiator_name: format!("iqn.2026-01.io.forebay:host{number}"),
-        is_shared,
-        ..world.options()
-    };
+    let options = InitiatorOptions { is_shared, ..host(world, number) };
     let lun = world.connect(options).unwrap();
     world.pass(Duration::from_secs(1));
     lun
@@ -70,8 +56,7 @@ impl Keeper for Cache {
 impl Cache {
     fn over(lun: &Arc<RemoteLun>) -> Arc<Self> {
         let cache = Arc::new(Self::default());
-        let keeper: Arc<dyn Keeper> = cache.clone();
-        lun.copies().expect("it is shared").add_keeper(Arc::downgrade(&keeper));
+        add_keeper(lun, &cache);
         cache
     }
 }

@@ -3,18 +3,17 @@
 
 mod support;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::clock::Clock as _;
 use block::device::DeviceExt;
-use block::memory::MemoryDevice;
-use block::{Buffer, ByteRange, Device, Dropped, ErrorKind, Keeper, SharedDevice};
+use block::{Buffer, ByteRange, Device, ErrorKind};
 use initiator::{InitiatorOptions, RemoteLun, SharingClient, State};
 use iscsi::pdu::Isid;
-use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, SharingOptions};
-use support::{IQN, World, identity};
-use target::{Target, TargetServer, TargetServerOptions};
+use logical_unit::SharingOptions;
+use support::World;
+use support::sharing::{Cache, memory, read, serve, write};
 
 const MOMENT: Duration = Duration::from_millis(10);
 
@@ -25,47 +24,6 @@ fn host(world: &World, number: u32, joins: Option<SharingClient>) -> InitiatorOp
         has_other_paths: true,
         joins,
         ..world.options()
-    }
-}
-
-fn memory() -> Arc<MemoryDevice> {
-    Arc::new(MemoryDevice::new(1 << 20, identity("shared")))
-}
-
-/// A target whose LUN may be shared, and which knows of no other one.
-fn serve(world: &mut World, device: SharedDevice, sharing: SharingOptions) {
-    let clock = Arc::new(world.clock.clone());
-    let options =
-        LogicalUnitOptions { sharing: Some(sharing), clock: Some(clock.clone()), ..LogicalUnitOptions::default() };
-    let unit = LogicalUnit::new(device, options);
-    world.workers.spawn(unit.run());
-    let luns = LunMap::new();
-    luns.insert(0, unit);
-    let server = TargetServer::with_clock(vec![Target::new(IQN, luns)], TargetServerOptions::default(), clock);
-    world.network.set_server(Some(server));
-}
-
-/// A cache: the ranges that it was asked to drop.
-#[derive(Default)]
-struct Cache(Mutex<Vec<ByteRange>>);
-
-impl Keeper for Cache {
-    fn revoke(&self, range: ByteRange) -> Dropped {
-        self.0.lock().unwrap().push(range);
-        Box::pin(async {})
-    }
-}
-
-impl Cache {
-    fn over(lun: &Arc<RemoteLun>) -> Arc<Self> {
-        let cache = Arc::new(Self::default());
-        let keeper: Arc<dyn Keeper> = cache.clone();
-        lun.copies().expect("it is shared").add_keeper(Arc::downgrade(&keeper));
-        cache
-    }
-
-    fn dropped(&self) -> Vec<ByteRange> {
-        std::mem::take(&mut self.0.lock().unwrap())
     }
 }
 
@@ -87,16 +45,6 @@ fn paths(world: &mut World, count: u32) -> (Vec<Arc<RemoteLun>>, Arc<RemoteLun>)
     let other = world.connect(options).unwrap();
     joined(world, &other).unwrap();
     (all, other)
-}
-
-fn read(world: &mut World, lun: &Arc<RemoteLun>, offset: u64) -> u8 {
-    let read = lun.read(offset, Buffer::zeroed(512));
-    world.run(read).unwrap()[0]
-}
-
-fn write(world: &mut World, lun: &Arc<RemoteLun>, offset: u64, byte: u8) -> Result<(), block::Error> {
-    let write = lun.write(offset, Buffer::copy_of(&[byte; 512]), false);
-    world.run(write).map(drop)
 }
 
 /// How long it takes by the hand-turned clock.

@@ -1,267 +1,24 @@
 //! Several hosts that change one file system by turns, or read it together: what one did the next
-//! finds, whatever becomes of the first, and a host that has lost its lock changes nothing any more.
+//! finds, whatever becomes of the first.
 
-#[path = "../../ext2/tests/tools/mod.rs"]
-mod tools;
+mod common;
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::Waker;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use base::clock::{Clock, Instant, VirtualClock};
+use base::clock::Clock;
 use base::random::Random;
-use block::completion::SlotSender;
 use block::device::DeviceExt;
-use block::grants::{Right, Standing, WHOLE_DEVICE};
+use block::grants::{Right, Standing};
 use block::layer::crash::{CrashLayer, FlushEffect, Reported};
-use block::{Completion, Copies, Device, ErrorKind, EventReceiver, Geometry, Grants, Identity};
-use block::{Operation as BlockOperation, Request, SharedDevice};
-use ext2::{Access, Blocks, Error, InodeNumber, NewNode, Object, Operation, Owner};
+use block::{Device, ErrorKind, SharedDevice};
+use common::tools::{self, Tree, assert_same, now, tree_of};
+use common::{ROOT, Target, names};
+use ext2::{Access, Blocks, Error, NewNode, Owner};
 use futures_util::FutureExt;
-use sharedfs::{Hold, Hosts, Mounted};
-use tools::{Tree, assert_same, now, tree_of};
-
-const CACHE_BYTES: u64 = 256 << 10;
-const ROOT: InodeNumber = InodeNumber::ROOT;
-
-/// The device as one host has it.
-struct Path {
-    disk: SharedDevice,
-    copies: Copies,
-    /// Whether the host was fenced, or killed: nothing of it has an effect any more.
-    is_dead: AtomicBool,
-    /// Changes of the device, from the next one on, of which it is not known whether they were done.
-    doubtful: AtomicU64,
-    /// How often the lock was asked for, and how much was asked of the disk.
-    asked: AtomicU64,
-    requests: AtomicU64,
-    /// Whether the target is away: it answers no question.
-    is_away: AtomicBool,
-    /// Whether flushes are held back here before they reach the disk.
-    holds_flushes: AtomicBool,
-    held: Mutex<Vec<(SlotSender, Request)>>,
-    /// The time that a read takes.
-    read_time: Mutex<Option<(VirtualClock, Duration)>>,
-}
-
-impl Device for Path {
-    fn geometry(&self) -> Geometry {
-        self.disk.geometry()
-    }
-
-    fn identity(&self) -> Identity {
-        self.disk.identity()
-    }
-
-    fn submit(&self, request: Request) -> Completion {
-        if self.is_dead.load(Ordering::Relaxed) {
-            return Completion::ready(request.fail(ErrorKind::Gone));
-        }
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        let is_read = matches!(request.operation, BlockOperation::Read { .. });
-        if let Some((clock, time)) = self.read_time.lock().unwrap().as_ref().filter(|_| is_read) {
-            clock.advance(*time);
-        }
-        if matches!(request.operation, BlockOperation::Flush) && self.holds_flushes.load(Ordering::Relaxed) {
-            let (completion, sender) = Completion::slot();
-            self.held.lock().unwrap().push((sender, request));
-            return completion;
-        }
-        let doubtful = self.doubtful.load(Ordering::Relaxed);
-        if is_read || doubtful == 0 {
-            return self.disk.submit(request);
-        }
-        self.doubtful.store(doubtful - 1, Ordering::Relaxed);
-        Completion::ready(request.fail(ErrorKind::OutcomeUnknown))
-    }
-
-    fn subscribe(&self) -> EventReceiver {
-        self.disk.subscribe()
-    }
-
-    fn copies(&self) -> Option<Copies> {
-        Some(self.copies.clone())
-    }
-}
-
-impl Path {
-    /// What the target says to a question.
-    fn answer(&self) -> Result<(), Error> {
-        let refused = |kind| Err(Error::new(ext2::ErrorKind::Device(kind), "the target says nothing else"));
-        match (self.is_dead.load(Ordering::Relaxed), self.is_away.load(Ordering::Relaxed)) {
-            (true, _) => refused(ErrorKind::Gone),
-            (false, true) => refused(ErrorKind::TimedOut),
-            (false, false) => Ok(()),
-        }
-    }
-
-    fn grants(&self) -> &Grants {
-        self.copies.grants().expect("it may be held as a whole")
-    }
-}
-
-/// The target's side of the lock, turned by hand.
-struct Target {
-    disk: SharedDevice,
-    clock: VirtualClock,
-    paths: Vec<Arc<Path>>,
-}
-
-impl Target {
-    fn of(disk: &SharedDevice, count: usize) -> Self {
-        let clock = VirtualClock::new();
-        let path = || {
-            let copies = Copies::with_grants(Arc::new(clock.clone()), WHOLE_DEVICE);
-            copies.allow_until(Some(hours_from(&clock)));
-            Arc::new(Path {
-                disk: Arc::clone(disk),
-                copies,
-                is_dead: AtomicBool::new(false),
-                doubtful: AtomicU64::new(0),
-                asked: AtomicU64::new(0),
-                requests: AtomicU64::new(0),
-                is_away: AtomicBool::new(false),
-                holds_flushes: AtomicBool::new(false),
-                held: Mutex::default(),
-                read_time: Mutex::default(),
-            })
-        };
-        let paths = (0..count).map(|_| path()).collect();
-        Self { disk: Arc::clone(disk), clock, paths }
-    }
-
-    fn made(count: usize) -> Self {
-        Self::of(&tools::made(2 << 20, 1024), count)
-    }
-
-    /// Gives the lock to a host that wants it, and calls back whoever is in its way.
-    fn turn(&self, to: usize) {
-        self.ask(to);
-        let right = self.paths[to].grants().asked_right(0);
-        (0..self.paths.len()).filter(|host| *host != to).for_each(|host| self.call_back(host, right));
-        self.grant(to);
-    }
-
-    fn ask(&self, host: usize) {
-        assert_eq!(self.paths[host].grants().take_wanted(1, Waker::noop()), [0], "it wants the lock");
-        self.paths[host].asked.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn grant(&self, host: usize) {
-        let grants = self.paths[host].grants();
-        match grants.standing(0) {
-            Some(Standing::Held) => grants.raise(0),
-            _ => grants.set(0, Standing::Held),
-        }
-    }
-
-    /// Takes from a host what is in the way of another one that is to get this.
-    fn call_back(&self, host: usize, right: Right) {
-        let path = &self.paths[host];
-        let (grants, range) = (path.grants(), path.grants().range_of(0));
-        let is_beside = right == Right::Read && grants.right(0) == Some(Right::Read);
-        if grants.standing(0) != Some(Standing::Held) || is_beside {
-            return;
-        }
-        if !path.is_dead.load(Ordering::Relaxed) {
-            grants.set(0, Standing::Leaving);
-            let is_lowered = right == Right::Read;
-            let left = if is_lowered { path.copies.clean(range) } else { path.copies.release(range) };
-            // Whoever cannot bring out what it has is fenced.
-            let is_clean = left.now_or_never().is_some();
-            path.is_dead.store(!is_clean, Ordering::Relaxed);
-            if is_clean && is_lowered {
-                return grants.lower(0);
-            }
-        }
-        grants.remove(0, false);
-    }
-
-    /// Calls back a host that has the lock, for nobody who wants it. `None` when it cannot bring out what it has.
-    fn give_up(&self, host: usize) -> Option<()> {
-        let path = &self.paths[host];
-        path.grants().set(0, Standing::Leaving);
-        path.copies.release(path.grants().range_of(0)).now_or_never()?;
-        path.grants().remove(0, false);
-        Some(())
-    }
-
-    /// Does what needs the lock.
-    fn with_lock<T>(&self, host: usize, what: impl Future<Output = T>) -> T {
-        let mut what = pin!(what);
-        loop {
-            if let Some(done) = what.as_mut().now_or_never() {
-                return done;
-            }
-            self.turn(host);
-        }
-    }
-
-    /// How often each host has asked for the lock.
-    fn asked(&self) -> Vec<u64> {
-        self.paths.iter().map(|path| path.asked.load(Ordering::Relaxed)).collect()
-    }
-
-    /// How much each host has asked of the disk.
-    fn requests(&self) -> Vec<u64> {
-        self.paths.iter().map(|path| path.requests.load(Ordering::Relaxed)).collect()
-    }
-
-    fn mount(&self, host: usize) -> Mounted {
-        self.try_mount(host).unwrap()
-    }
-
-    fn try_mount(&self, host: usize) -> Result<Mounted, Error> {
-        let has_others = self.paths.len() > 1;
-        let others = move || std::future::ready(Ok(has_others)).boxed();
-        let path = Arc::clone(&self.paths[host]);
-        let probe = move || std::future::ready(path.answer()).boxed();
-        let hosts = Hosts { clock: Arc::new(self.clock.clone()), others: Arc::new(others), probe: Arc::new(probe) };
-        let device: SharedDevice = self.paths[host].clone();
-        self.with_lock(host, sharedfs::open(device, tools::options(false), CACHE_BYTES, Some(hosts)))
-    }
-
-    fn hold(&self, host: usize, file_system: &Mounted) -> Result<Hold, Error> {
-        self.with_lock(host, file_system.hold(Access::Change))
-    }
-
-    fn create(&self, host: usize, file_system: &Mounted, name: &str) -> Result<InodeNumber, Error> {
-        let _hold = self.hold(host, file_system)?;
-        now(file_system.create(ROOT, name.as_bytes(), NewNode::File, Owner::default())).map(|made| made.inode)
-    }
-
-    fn tree(&self, host: usize, file_system: &Mounted) -> Tree {
-        let _hold = self.with_lock(host, file_system.hold(Access::Read)).unwrap();
-        tree_of(file_system)
-    }
-
-    /// The target starts again, with what `image` puts in the place of the disk's content; the hosts claim back what
-    /// they have.
-    fn start_again(&self, image: impl FnOnce(&SharedDevice)) {
-        let all_held = [Standing::Held, Standing::Leaving];
-        self.paths.iter().for_each(|path| path.grants().turn(&all_held, Some(Standing::Claimed)));
-        image(&self.disk);
-        for grants in self.paths.iter().map(|path| path.grants()) {
-            grants.all(&[Standing::Claimed]).into_iter().for_each(|part| grants.set(part, Standing::Held));
-        }
-    }
-
-    /// The host dies: what it does has no effect from now on.
-    fn kill(&self, host: usize) {
-        self.paths[host].is_dead.store(true, Ordering::Relaxed);
-    }
-}
-
-fn hours_from(clock: &VirtualClock) -> Instant {
-    clock.now() + Duration::from_secs(36_000)
-}
-
-fn names(tree: &Tree) -> Vec<String> {
-    let names = tree.keys().map(|name| String::from_utf8_lossy(name).into_owned());
-    names.filter(|name| name.contains("name")).collect()
-}
+use sharedfs::Mounted;
 
 #[test]
 fn hosts_see_at_once_what_others_did_and_the_device_is_whole_at_every_turn() {
@@ -439,124 +196,6 @@ fn what_a_host_that_died_with_the_lock_had_committed_is_there_and_nothing_later(
     }
 }
 
-/// Others may have changed anything since; what was done here would go over it.
-#[test]
-fn a_host_that_lost_its_lock_with_changes_does_nothing_any_more() {
-    let target = Target::made(2);
-    let mounts = [target.mount(0), target.mount(1)];
-    target.create(0, &mounts[0], "name").unwrap();
-    assert!(target.paths[0].copies.are_dirty(target.paths[0].grants().range_of(0)));
-    target.paths[0].grants().remove(0, false);
-    target.create(1, &mounts[1], "another name").unwrap();
-    target.turn_back_and_check(&mounts);
-}
-
-impl Target {
-    fn turn_back_and_check(&self, mounts: &[Mounted; 2]) {
-        let error = self.hold(0, &mounts[0]).err().expect("it conflicts");
-        assert!(error.to_string().contains("conflicts with what others"), "{error}");
-        assert!(mounts[0].blocks().loss().is_some());
-        assert!(mounts[0].hold(Access::Read).now_or_never().is_some_and(|hold| hold.is_err()));
-        let bytes = tools::bytes_of(&self.disk);
-        assert!(self.with_lock(0, sharedfs::close(&mounts[0])).is_err());
-        // Nor when it gives the lock up.
-        drop(self.hold(1, &mounts[1]).unwrap());
-        assert!(tools::bytes_of(&self.disk) == bytes);
-    }
-}
-
-#[test]
-fn an_operation_under_which_the_lock_was_lost_has_no_effect() {
-    let target = Target::made(2);
-    let mounts = [target.mount(0), target.mount(1)];
-    let hold = target.hold(0, &mounts[0]).unwrap();
-    let mut under_way = now(mounts[0].blocks().begin(Access::Change)).unwrap();
-    now(under_way.change(ext2::BlockNumber(1500), Object::Attributes)).unwrap().fill(9);
-    target.paths[0].grants().remove(0, false);
-    target.create(1, &mounts[1], "name").unwrap();
-    drop(hold);
-    let _again = target.hold(0, &mounts[0]).unwrap();
-    assert!(now(under_way.end()).is_err());
-    assert_eq!(mounts[0].blocks().counters().changed_blocks, 0);
-    assert_eq!(names(&tree_of(&mounts[0])).len(), 1);
-}
-
-/// Nothing was changed here: what others did is read anew.
-#[test]
-fn a_host_that_lost_its_lock_without_changes_goes_on() {
-    let target = Target::made(2);
-    let mounts = [target.mount(0), target.mount(1)];
-    target.tree(0, &mounts[0]);
-    target.paths[0].grants().remove(0, false);
-    target.create(1, &mounts[1], "name").unwrap();
-    assert_eq!(names(&target.tree(0, &mounts[0])).len(), 1);
-}
-
-#[test]
-fn nothing_in_memory_is_used_when_the_lease_is_over() {
-    let target = Target::made(1);
-    let mount = target.mount(0);
-    target.tree(0, &mount);
-    target.paths[0].copies.allow_until(None);
-    assert!(mount.hold(Access::Read).now_or_never().is_none());
-    target.paths[0].copies.allow_until(Some(hours_from(&target.clock)));
-    assert!(mount.hold(Access::Read).now_or_never().is_some_and(|hold| hold.is_ok()));
-}
-
-/// The device writes nothing again by itself, for another host may have written there; but while this
-/// one has the lock none has.
-#[test]
-fn what_is_lost_with_a_session_is_written_again_under_the_lock_and_only_there() {
-    let target = Target::made(2);
-    let mount = target.mount(0);
-    for doubtful in 1..8 {
-        target.create(0, &mount, &format!("name {doubtful}")).unwrap();
-        target.paths[0].doubtful.store(doubtful, Ordering::Relaxed);
-        let mut commit = pin!(mount.commit());
-        while commit.as_mut().now_or_never().map(Result::unwrap).is_none() {
-            target.clock.advance(Duration::from_millis(100));
-            if target.paths[0].doubtful.load(Ordering::Relaxed) == 0 {
-                now(commit).unwrap();
-                break;
-            }
-        }
-        assert_eq!(mount.blocks().counters().changed_blocks, 0);
-    }
-    target.create(0, &mount, "one more").unwrap();
-    target.paths[0].doubtful.store(1, Ordering::Relaxed);
-    let mut commit = pin!(mount.commit());
-    assert!(commit.as_mut().now_or_never().is_none());
-    target.paths[0].grants().remove(0, false);
-    target.clock.advance(Duration::from_millis(100));
-    assert!(now(commit).is_err());
-    target.kill(0);
-    let second = target.mount(1);
-    assert_eq!(names(&target.tree(1, &second)).len(), 7);
-    target.with_lock(1, sharedfs::close(&second)).unwrap();
-    tools::check_device(&target.disk);
-}
-
-/// Another host may have had it between, whose changes would be written over.
-#[test]
-fn what_is_lost_with_a_session_is_not_written_again_under_a_lock_that_came_later() {
-    let target = Target::made(2);
-    let mounts = [target.mount(0), target.mount(1)];
-    target.create(0, &mounts[0], "name").unwrap();
-    target.paths[0].doubtful.store(1, Ordering::Relaxed);
-    let mut commit = pin!(mounts[0].commit());
-    assert!(commit.as_mut().now_or_never().is_none());
-    target.paths[0].grants().remove(0, false);
-    target.create(1, &mounts[1], "another name").unwrap();
-    let mut hold = pin!(mounts[0].hold(Access::Change));
-    assert!(hold.as_mut().now_or_never().is_none());
-    target.turn(0);
-    let bytes = tools::bytes_of(&target.disk);
-    target.clock.advance(Duration::from_millis(100));
-    assert!(now(commit).is_err());
-    assert!(now(hold).is_err());
-    assert!(tools::bytes_of(&target.disk) == bytes);
-}
-
 /// A file without a name belongs to who has it open: another host that comes leaves it, and the last
 /// one frees it.
 #[test]
@@ -580,94 +219,6 @@ fn what_a_host_has_open_without_a_name_stays_while_others_mount() {
     let last = alone.mount(0);
     alone.with_lock(0, sharedfs::close(&last)).unwrap();
     tools::check_device(&target.disk);
-}
-
-fn restore(disk: &SharedDevice, bytes: &[u8]) {
-    let blocks = bytes.chunks_exact(1024).map(ext2::Block::copy_of);
-    now(ext2::transfer::write_all(disk, 1024, (0..).map(ext2::BlockNumber).zip(blocks))).unwrap();
-}
-
-/// What it has in memory is of another file system by now.
-#[test]
-fn an_image_that_was_restored_or_replaced_while_its_target_was_away_is_noticed_and_not_written() {
-    let another = tools::bytes_of(&tools::made(2 << 20, 1024));
-    for (has_changes, is_replaced) in [(false, false), (true, false), (false, true), (true, true)] {
-        for reads in [false, true] {
-            let target = Target::made(2);
-            let mounts = [target.mount(0), target.mount(1)];
-            target.create(0, &mounts[0], "name").unwrap();
-            now(mounts[0].commit()).unwrap();
-            let copy = tools::bytes_of(&target.disk);
-            target.create(0, &mounts[0], "name 2").unwrap();
-            now(mounts[0].commit()).unwrap();
-            if reads {
-                target.tree(1, &mounts[1]);
-            } else if has_changes {
-                target.create(0, &mounts[0], "name 3").unwrap();
-            }
-            let image = if is_replaced { &another } else { &copy };
-            target.start_again(|disk| restore(disk, image));
-            for (host, mount) in mounts.iter().enumerate().take(1 + usize::from(reads)) {
-                assert!(now(mount.commit()).is_err() || !has_changes || reads);
-                let error = mount.hold(Access::Read).now_or_never().expect("it says so at once").err().unwrap();
-                assert!(error.to_string().contains("restored or replaced"), "{error}");
-                assert!(mount.blocks().loss().is_some());
-                assert!(target.create(host, mount, "name 4").is_err());
-                // Nor when it gives the lock up, which it does at once.
-                target.call_back(host, Right::Change);
-                assert!(!target.paths[host].is_dead.load(Ordering::Relaxed));
-                assert!(now(sharedfs::close(mount)).is_err());
-            }
-            assert!(tools::bytes_of(&target.disk) == *image, "nothing was written there");
-        }
-    }
-}
-
-#[test]
-fn a_target_that_starts_again_with_what_it_had_is_gone_on_with() {
-    let target = Target::made(2);
-    let mounts = [target.mount(0), target.mount(1)];
-    for round in 0..4 {
-        target.create(0, &mounts[0], &format!("name {round}")).unwrap();
-        if round % 2 == 0 {
-            now(mounts[0].commit()).unwrap();
-        }
-        if round == 2 {
-            target.tree(1, &mounts[1]);
-        }
-        target.start_again(|_| ());
-        target.tree(0, &mounts[0]);
-        now(mounts[0].commit()).unwrap();
-    }
-    // A request goes on over it, and a record that was under way is written again.
-    let hold = target.hold(0, &mounts[0]).unwrap();
-    now(mounts[0].create(ROOT, b"name 4", NewNode::File, Owner::default())).unwrap();
-    target.paths[0].doubtful.store(1, Ordering::Relaxed);
-    let mut commit = pin!(mounts[0].commit());
-    assert!(commit.as_mut().now_or_never().is_none());
-    target.start_again(|_| ());
-    target.clock.advance(Duration::from_millis(100));
-    now(commit).unwrap();
-    now(mounts[0].create(ROOT, b"name 5", NewNode::File, Owner::default())).unwrap();
-    drop(hold);
-    assert_eq!(names(&target.tree(1, &mounts[1])).len(), 6);
-    assert!(mounts.iter().all(|mount| mount.blocks().loss().is_none()));
-    tools::check_device(&target.disk);
-}
-
-/// It does not know of the others, and they do not know what it did.
-#[test]
-fn a_file_system_that_somebody_else_mounted_meanwhile_is_left_to_e2fsck() {
-    let target = Target::made(2);
-    let mounts = [target.mount(0), target.mount(1)];
-    target.create(0, &mounts[0], "name").unwrap();
-    target.tree(1, &mounts[1]);
-    let number = ext2::mount_state::block(1024);
-    let mut block = ext2::Block::copy_of(&now(ext2::transfer::read_run(&target.disk, 1024, number, 1)).unwrap());
-    ext2::mount_state::begin(block.to_mut(), ext2::Timestamp { seconds: 1_700_000_000, nanoseconds: 0 }).unwrap();
-    now(ext2::transfer::write_all(&target.disk, 1024, [(number, block)])).unwrap();
-    assert_eq!(target.hold(0, &mounts[0]).err().map(|error| error.kind()), Some(ext2::ErrorKind::NotClean));
-    assert!(mounts[0].blocks().loss().is_some_and(|error| error.to_string().contains("e2fsck")));
 }
 
 /// One that ends marks the file system as clean, and the next one that changes it as in use.
@@ -734,66 +285,6 @@ fn who_waits_for_the_lock_takes_no_error_from_the_commit_under_way() {
     assert_eq!(now(mount.read_file(file, 0, 3000)).unwrap(), [2; 3000], "it was durable");
 }
 
-/// Its lock counts as held, and its lease is over; nobody has told it more.
-#[test]
-fn a_host_whose_target_is_away_tells_programs_so_and_goes_on_when_it_is_back() {
-    for was_claimed in [false, true] {
-        let target = Target::made(2);
-        let (path, mount) = (&target.paths[0], target.mount(0));
-        target.create(0, &mount, "name 0").unwrap();
-        let hold = was_claimed.then(|| target.hold(0, &mount).unwrap());
-        path.is_away.store(true, Ordering::Relaxed);
-        match was_claimed {
-            true => path.grants().set(0, Standing::Claimed),
-            false => path.copies.allow_until(None),
-        }
-        let mut waits = pin!(async {
-            match was_claimed {
-                true => mount.create(ROOT, b"name 1", NewNode::File, Owner::default()).await.map(drop),
-                false => mount.hold(Access::Change).await.map(drop),
-            }
-        });
-        let mut ended = None;
-        for _ in 0..50 {
-            ended = waits.as_mut().now_or_never();
-            if ended.is_some() {
-                break;
-            }
-            target.clock.advance(Duration::from_millis(100));
-        }
-        let error = ended.expect("it waits for a target that is away").unwrap_err();
-        assert_eq!(error.kind(), ext2::ErrorKind::Device(ErrorKind::TimedOut));
-        // It is back within its lease: nothing is lost.
-        path.is_away.store(false, Ordering::Relaxed);
-        path.copies.allow_until(Some(hours_from(&target.clock)));
-        path.grants().set(0, Standing::Held);
-        drop(hold);
-        assert!(mount.blocks().loss().is_none());
-        target.create(0, &mount, "name 2").unwrap();
-        now(mount.commit()).unwrap();
-        target.kill(0);
-        path.grants().remove(0, false);
-        assert_eq!(names(&target.tree(1, &target.mount(1))).len(), 2);
-    }
-}
-
-/// Also where nobody asks for the lock any more: a program's fsync, or the timer.
-#[test]
-fn what_conflicts_with_what_others_may_have_done_is_not_committed() {
-    let target = Target::made(2);
-    let mounts = [target.mount(0), target.mount(1)];
-    target.create(0, &mounts[0], "name 0").unwrap();
-    target.paths[0].grants().remove(0, false);
-    target.create(1, &mounts[1], "name 1").unwrap();
-    assert!(target.hold(0, &mounts[0]).is_err(), "it was done under a lock that is lost");
-    let bytes = tools::bytes_of(&target.disk);
-    assert!(now(mounts[0].commit()).is_err());
-    // Nor when it gives up the lock that it asked for, which it does at once.
-    target.paths[0].grants().set(0, Standing::Leaving);
-    assert!(target.paths[0].copies.release(target.paths[0].grants().range_of(0)).now_or_never().is_some());
-    assert!(tools::bytes_of(&target.disk) == bytes, "it wrote");
-}
-
 /// Each read takes as long as over a very long way: the request takes far longer than a callback
 /// may without progress.
 #[test]
@@ -815,25 +306,6 @@ fn a_request_that_takes_long_is_seen_to_get_on() {
     let steps = path.grants().progress() - seen;
     assert!(steps >= taken.as_millis() as u64 / step.as_millis() as u64, "{steps} in {taken:?}");
     drop(hold);
-}
-
-/// It had committed them, and another host brought them to their places and changed them.
-#[test]
-fn blocks_that_were_not_in_their_places_when_the_lock_was_lost_are_read_anew() {
-    let target = Target::made(2);
-    let mounts = [target.mount(0), target.mount(1)];
-    let file = target.create(0, &mounts[0], "name").unwrap();
-    let write = |host: usize, byte| {
-        let _hold = target.hold(host, &mounts[host]).unwrap();
-        now(mounts[host].write_file(file, 0, &[byte; 3000])).unwrap();
-        now(mounts[host].commit()).unwrap();
-    };
-    write(0, 1);
-    // Its lease was over with nothing to be made durable.
-    target.paths[0].grants().remove(0, false);
-    write(1, 2);
-    let _hold = target.hold(0, &mounts[0]).unwrap();
-    assert_eq!(now(mounts[0].read_file(file, 0, 3000)).unwrap(), [2; 3000]);
 }
 
 #[test]
@@ -861,30 +333,6 @@ fn the_lock_is_not_given_up_before_all_is_in_its_place() {
     let left: SharedDevice = Arc::new(layer.after_power_loss());
     let next = Target::of(&left, 1);
     assert_eq!(names(&next.tree(0, &next.mount(0))).len(), 1);
-}
-
-/// The lock was another host's between two steps of it.
-#[test]
-fn a_request_over_two_tenures_has_no_effect() {
-    let target = Target::made(2);
-    let mounts = [target.mount(0), target.mount(1)];
-    let file = target.create(0, &mounts[0], "name").unwrap();
-    let _hold = target.hold(0, &mounts[0]).unwrap();
-    let block = ext2::BlockNumber(1500);
-    let mut operation = now(mounts[0].blocks().begin(Access::Change)).unwrap();
-    now(operation.change(block, Object::Attributes)).unwrap().fill(9);
-    now(mounts[0].commit()).unwrap();
-    target.paths[0].grants().remove(0, false);
-    let hold = target.hold(1, &mounts[1]).unwrap();
-    now(mounts[1].write_file(file, 0, &[2; 3000])).unwrap();
-    drop(hold);
-    // The lock is its own again.
-    let again = target.hold(0, &mounts[0]).unwrap();
-    assert!(now(operation.end()).is_err());
-    assert_eq!(now(mounts[0].read_file(file, 0, 3000)).unwrap(), [2; 3000]);
-    let mut later = now(mounts[0].blocks().begin(Access::Read)).unwrap();
-    assert_eq!(now(later.read(block, Object::Attributes)).unwrap()[..], [0; 1024]);
-    drop(again);
 }
 
 /// More writes than a mount here has.
@@ -933,6 +381,62 @@ fn a_host_at_work_goes_on_when_mounts_of_others_are_interrupted() {
     }
 }
 
+#[test]
+fn the_lock_is_not_given_up_while_a_commit_is_under_way() {
+    let target = Target::made(2);
+    let (path, mounts) = (&target.paths[0], [target.mount(0), target.mount(1)]);
+    target.create(0, &mounts[0], "name").unwrap();
+    path.holds_flushes.store(true, Ordering::Relaxed);
+    let mut commit = pin!(mounts[0].commit());
+    assert!(commit.as_mut().now_or_never().is_none(), "its flush is under way");
+    path.holds_flushes.store(false, Ordering::Relaxed);
+    path.grants().set(0, Standing::Leaving);
+    let mut release = path.copies.release(path.grants().range_of(0));
+    assert!((&mut release).now_or_never().is_none(), "what is committed is not durable");
+    for (sender, request) in std::mem::take(&mut *path.held.lock().unwrap()) {
+        sender.complete(target.disk.submit(request).try_take().unwrap());
+    }
+    now(commit).unwrap();
+    assert!((&mut release).now_or_never().is_some());
+    path.grants().remove(0, false);
+    target.kill(0);
+    assert_eq!(names(&target.tree(1, &mounts[1])).len(), 1);
+}
+
+/// More reads than it takes to begin anew under a lock.
+const RENEWAL_READS_MAX: u64 = 12;
+
+/// Two requests that come when the lock is back: the second one does not begin anew over what the first one does then.
+#[test]
+fn a_host_begins_anew_once_under_a_lock_that_others_had_meanwhile() {
+    for reads in 0..RENEWAL_READS_MAX {
+        let target = Target::made(2);
+        let (path, mounts) = (&target.paths[0], [target.mount(0), target.mount(1)]);
+        let file = target.create(0, &mounts[0], "name 0").unwrap();
+        target.create(1, &mounts[1], "name 1").unwrap();
+        path.hold_reads_after(0);
+        let [mut one, mut two] = [(); 2].map(|()| Box::pin(mounts[0].hold(Access::Change)));
+        assert!(one.as_mut().now_or_never().is_none(), "it waits for the lock");
+        target.turn(0);
+        assert!(one.as_mut().now_or_never().is_none(), "it looks at what is there");
+        path.hold_reads_after(reads);
+        assert!(two.as_mut().now_or_never().is_none(), "it waits for the first one");
+        path.answer_first_read();
+        let hold = one.as_mut().now_or_never().expect("all of its reads are answered").unwrap();
+        now(mounts[0].write_file(file, 0, &[7; 3000])).unwrap();
+        now(mounts[0].commit()).unwrap();
+        path.answer_reads();
+        let second = two.as_mut().now_or_never().expect("all of its reads are answered").unwrap();
+        now(mounts[0].create(ROOT, b"name 2", NewNode::File, Owner::default())).unwrap();
+        now(mounts[0].commit()).unwrap();
+        drop((hold, second));
+        target.kill(0);
+        path.grants().remove(0, false);
+        let _hold = target.hold(1, &mounts[1]).unwrap();
+        assert_eq!(now(mounts[1].read_file(file, 0, 3000)).unwrap(), [7; 3000], "after {reads} reads");
+    }
+}
+
 /// It need not live until another one has the lock.
 #[test]
 fn a_host_that_has_given_the_lock_up_has_left_everything_in_its_place() {
@@ -946,20 +450,6 @@ fn a_host_that_has_given_the_lock_up_has_left_everything_in_its_place() {
     target.give_up(0).expect("it can bring out what it has");
     tools::check_device(&target.disk);
     assert_same(&tree_of(&tools::open(&target.disk, true).unwrap()), &tree, "without the area");
-}
-
-/// As where the file of the LUN is replaced.
-#[test]
-fn another_file_system_in_the_place_of_the_one_that_was_mounted_is_left_alone() {
-    let target = Target::made(1);
-    let mount = target.mount(0);
-    target.create(0, &mount, "name 0").unwrap();
-    target.give_up(0).expect("it can bring out what it has");
-    let options = ext2::MakeOptions { uuid: uuid::Uuid::from_u128(77), ..tools::make_options() };
-    now(ext2::make(&target.disk, &options)).unwrap();
-    let bytes = tools::bytes_of(&target.disk);
-    assert_eq!(target.hold(0, &mount).err().map(|error| error.kind()), Some(ext2::ErrorKind::NotClean));
-    assert!(tools::bytes_of(&target.disk) == bytes, "nothing was written");
 }
 
 /// A few operations that are drawn from the seed; they may fail.

@@ -77,7 +77,7 @@ impl Awaited {
         let mut lost = None;
         loop {
             let sought = Sought::Attachment(listeners.fronts.clone(), Box::new(config.start_status()));
-            let search = Search::new(sought, &config.name, &config.remotes)
+            let search = Search::new(sought, &config.name, &config.remotes, listeners.control.events())
                 .with_dirty_data(may_have_dirty_data)
                 .after(lost.take());
             let found = search.until_found(&config.remotes, &clock, &listeners.control, signal.as_mut()).await?;

@@ -28,6 +28,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, watch};
 
 use crate::error::{Error, Failure, Result};
+use crate::events::EventLog;
 use crate::limits::{
     ANSWER_TIME_MAX, CONTROL_ANSWERS_MAX, CONTROL_CALLERS_MAX, CONTROL_LINE_BYTES_MAX, CONTROL_REQUEST_TIME_MAX,
     CONTROL_SIGN_OF_LIFE_INTERVAL, CONTROL_SILENCE_MAX, CONTROL_TRANSFER_TIME_MAX, ENDING_TIME_MAX,
@@ -42,6 +43,13 @@ use crate::status::{Answer, Report};
 pub enum ControlRequest {
     /// The status of the process.
     Status,
+    /// What happened in the process after the event of this number; 0 for all.
+    Events {
+        /// The number.
+        after: u64,
+    },
+    /// Make durable all that was acknowledged.
+    Flush,
     /// Write back all dirty data.
     Clean,
     /// Change a setting while it runs.
@@ -128,6 +136,8 @@ pub(crate) fn is_no_daemon(name: &str) -> Error {
 pub struct ControlServer {
     listener: UnixListener,
     path: PathBuf,
+    /// What happens in this process, for its handlers.
+    events: Rc<EventLog>,
     /// Of a process that has a name; `None` in tests of the socket alone.
     _name: Option<NameLock>,
 }
@@ -166,7 +176,13 @@ impl ControlServer {
                 Ok(listener)
             })
             .map_err(|error| cannot_listen(path, &error))?;
-        Ok(Self { listener, path: path.to_owned(), _name: None })
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        Ok(Self { listener, path: path.to_owned(), events: Rc::new(EventLog::new(&name)), _name: None })
+    }
+
+    /// Where events of this process are noted.
+    pub fn events(&self) -> Rc<EventLog> {
+        Rc::clone(&self.events)
     }
 
     /// Answers callers with `handler` until `stop`, and after that those that have sent a request.
@@ -282,9 +298,9 @@ async fn answer_caller(mut stream: UnixStream, line: String, handler: Rc<impl Ha
     }
     let (progress, mut reports) = mpsc::unbounded_channel();
     let request = parse_request(&line);
-    // A caller that disconnects stops a cleaning that it asked for. A change of the process, or its
-    // end, is never left half done.
-    let ends_with_caller = matches!(request, Ok(ControlRequest::Clean));
+    // A caller that disconnects stops a cleaning that it asked for, and is not waited for by a flush.
+    // A change of the process, or its end, is never left half done.
+    let ends_with_caller = matches!(request, Ok(ControlRequest::Clean | ControlRequest::Flush));
     let mut is_listening = true;
     let answer = async { handler.handle(request?, progress).await };
     tokio::pin!(answer);

@@ -152,7 +152,7 @@ impl EndingTime {
     }
 
     /// The target, where it is away, and its state.
-    fn missed_target(&self, remotes: &Remotes) -> Option<String> {
+    pub(crate) fn missed_target(&self, remotes: &Remotes) -> Option<String> {
         let Session { state, portal, .. } = remotes.session();
         let state = match state.as_str() {
             "online" if self.is_target_silent.get() => "silent",

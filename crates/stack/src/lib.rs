@@ -18,6 +18,7 @@
 //! | `device_name` | the name that stays with a block device |
 //! | `dirty_guard` | what becomes of dirty data when others changed the LUN meanwhile |
 //! | `ending_time` | the time that an end has, once it does not wait for its target any more |
+//! | [`events`] | what happened in a process |
 //! | [`error`] | errors as a person meets them, and the exit codes |
 //! | `flag` | an event that happens once, and that several tasks wait for |
 //! | [`fronts`] | how applications reach a device: NBD, a FUSE file, an iSCSI gateway |
@@ -34,6 +35,7 @@
 //! | [`metrics`] | the status as metrics, over HTTP |
 //! | [`mount`] | a mounted file system, from the beginning to the end |
 //! | `portal_group` | a session that moves between the portals of one group |
+//! | `occurrences` | events that are found by looking at an attachment or a mount |
 //! | [`place`] | the place of a store: a file, a block device, or a part of one |
 //! | [`content`] | the content of a place, before it is opened |
 //! | [`store_file`], `unfinished`, [`place_device`] | finding, making (beside the place first) and opening stores |
@@ -83,6 +85,7 @@ pub mod difference_place;
 mod dirty_guard;
 mod ending_time;
 pub mod error;
+pub mod events;
 mod flag;
 mod foreign;
 pub mod freshness;
@@ -102,6 +105,7 @@ pub mod metrics;
 pub mod mount;
 mod name_lock;
 pub mod newest_data;
+mod occurrences;
 mod open_store;
 mod own_stores;
 pub mod paths;

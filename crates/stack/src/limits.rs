@@ -46,6 +46,15 @@ pub const ENDING_TIME_MAX: Duration = Duration::from_millis(1500);
 /// duration of some durable writes of small files.
 pub const CHANGE_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// Events that a process keeps for `forebay events`: days of an attachment with a poor link, and of a
+/// daemon with many attachments the last hours. Beyond that the oldest is forgotten, and counted.
+pub const EVENTS_MAX: usize = 1024;
+
+/// Bytes of the words of one event; what is longer is cut. All of them fit one line of the control
+/// socket, however its characters are written there (six bytes for one, at most).
+pub const EVENT_WORDS_BYTES_MAX: usize = 512;
+const _: () = assert!((EVENTS_MAX * (6 * EVENT_WORDS_BYTES_MAX + 512)) as u64 <= CONTROL_LINE_BYTES_MAX - 4096);
+
 /// Time for an end after a signal, including closing the stores and logging out. An orderly end
 /// takes tens of milliseconds where the target answers; service managers give ten seconds and more
 /// before they kill.

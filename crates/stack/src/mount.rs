@@ -7,7 +7,7 @@
 //! Order of the end, after a signal, `forebay detach` or `umount`: the directory is unmounted and
 //! requests under way are answered, all changes become durable and are written to their place, the
 //! superblock is marked clean, and the session is closed. `ending` is the part of that which is
-//! left out where the target is away. `mark` is how it hears that others changed the LUN meanwhile;
+//! left out where the target is away. `flushing` is what is asked for by the control socket. `mark` is how it hears that others changed the LUN meanwhile;
 //! `sharing` is how it gets on with other hosts that have it mounted.
 
 use std::cell::Cell;
@@ -30,12 +30,14 @@ use crate::caches::Caches;
 use crate::control::{ControlRequest, ControlServer, Handler, Progress, is_no_daemon};
 use crate::ending_time::EndingTime;
 use crate::error::{Error, Failure, Result};
+use crate::events::{EventKind, EventLog};
 use crate::flag::wait_until;
 use crate::freshness::note_writable_opening;
 use crate::fronts::MOUNTABLE;
 use crate::limits::{CLOSE_TIME_MAX, MOUNT_CACHE_BYTES};
 use crate::login::attachment_isid;
 use crate::newest_data;
+use crate::occurrences::{Look, note_occurrences};
 use crate::paths::{Paths, check_name};
 use crate::registry::{Registry, UnitLock};
 use crate::remotes::{Remotes, RemotesConfig, number_sessions};
@@ -47,6 +49,7 @@ use crate::systemd;
 use crate::time::system_clock;
 
 mod ending;
+mod flushing;
 mod mark;
 mod parts;
 mod sharing;
@@ -112,7 +115,7 @@ impl Mount {
         };
         match opened {
             Some(Ok(opened)) => {
-                let parts = Rc::new(MountParts::new(config, name, source, opened));
+                let parts = Rc::new(MountParts::new(config, name, source, opened, control.events()));
                 Ok(Some(Self { parts, control }))
             }
             refused => {
@@ -159,7 +162,15 @@ impl Mount {
             }
         };
         systemd::ready();
-        let (ended, (), ()) = tokio::join!(serve, control.serve(Rc::clone(&parts), parts.has_ended()), obey);
+        parts.events.note(EventKind::Started, format!("in {}", parts.directory.display()));
+        let noting = async {
+            tokio::select! {
+                () = note_occurrences(&parts.events, || parts.look()) => {}
+                () = parts.has_ended() => {}
+            }
+        };
+        let control = control.serve(Rc::clone(&parts), parts.has_ended());
+        let (ended, ..) = tokio::join!(serve, control, obey, noting);
         ended
     }
 }
@@ -212,7 +223,7 @@ fn cannot_mount_over(directory: &Path, error: &std::io::Error) -> Error {
 }
 
 impl MountParts {
-    fn new(config: MountConfig, name: String, source: Source, opened: Opened) -> Self {
+    fn new(config: MountConfig, name: String, source: Source, opened: Opened, events: Rc<EventLog>) -> Self {
         let Source { device, remotes, lock } = source;
         let Opened { file_system, volume, mark } = opened;
         Self {
@@ -227,6 +238,7 @@ impl MountParts {
             remotes,
             mark,
             is_read_only: config.is_read_only,
+            events,
             ended: Sender::new(None),
             _lock: lock,
         }
@@ -243,6 +255,17 @@ impl MountParts {
         // Somebody else may have unmounted it.
         self.ending_time.begin();
         self.end().await.and(served)
+    }
+
+    /// What is looked at for events.
+    fn look(&self) -> Look {
+        Look {
+            remote: self.remotes.as_ref().and_then(Remotes::status),
+            losses: 0,
+            troubles: self.trouble().into_iter().collect(),
+            size_bytes: self.device.geometry().size_bytes,
+            is_ending: self.ending_time.has_begun(),
+        }
     }
 
     fn status(&self) -> MountStatus {
@@ -273,8 +296,10 @@ impl Handler for MountParts {
     async fn handle(&self, request: ControlRequest, progress: Progress) -> Result<Answer> {
         match request {
             ControlRequest::Status => Ok(Answer::Status(Box::new(ProcessStatus::Mount(Box::new(self.status()))))),
+            ControlRequest::Events { after } => Ok(self.events.answer(after)),
+            ControlRequest::Flush => self.flush(&progress).await.map(Answer::Flushed),
             ControlRequest::Clean => {
-                self.file_system.commit().await.map_err(|error| self.named(Error::from(error)))?;
+                self.flush(&progress).await?;
                 Ok(Answer::Left(Left { dirty_bytes: Some(0), ..Left::default() }))
             }
             ControlRequest::Detach { keep_dirty, .. } => self.detach(keep_dirty, &progress).await.map(Answer::Left),
@@ -427,7 +452,7 @@ async fn connect(
 ) -> Result<Option<Remotes>> {
     let clock: Arc<dyn Clock> = system_clock()?;
     if config.waits_for_target {
-        let search = Search::new(Sought::Mount(config.directory.clone()), name, unit);
+        let search = Search::new(Sought::Mount(config.directory.clone()), name, unit, control.events());
         return search.until_found(unit, &clock, control, signal).await;
     }
     tokio::select! {

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::control::{ControlRequest, ControlServer, Handler, Progress, is_no_daemon};
 use crate::error::{Error, Failure, Result};
+use crate::events::{EventKind, EventLog};
 use crate::flag::wait_until;
 use crate::fronts::Fronts;
 use crate::limits::{SEARCH_WAIT_MAX, SEARCH_WAIT_MIN};
@@ -35,6 +36,7 @@ pub(crate) enum Sought {
 pub(crate) struct Search {
     sought: Sought,
     name: String,
+    events: Rc<EventLog>,
     portal: String,
     replacement_timeout: Duration,
     may_have_dirty_data: bool,
@@ -55,11 +57,12 @@ struct State {
 }
 
 impl Search {
-    pub(crate) fn new(sought: Sought, name: &str, config: &RemotesConfig) -> Self {
+    pub(crate) fn new(sought: Sought, name: &str, config: &RemotesConfig, events: Rc<EventLog>) -> Self {
         let remotes = &config.remotes;
         Self {
             sought,
             name: name.to_owned(),
+            events,
             portal: remotes.first().map(|remote| remote.url.portal.to_string()).unwrap_or_default(),
             replacement_timeout: remotes.iter().map(|remote| remote.waits.replacement).max().unwrap_or_default(),
             may_have_dirty_data: false,
@@ -85,6 +88,9 @@ impl Search {
 
     fn note_failure(&self, error: &Error, wait: Duration) {
         tracing::warn!(%error, "the target is not there yet");
+        if self.state.borrow().last_error.is_none() {
+            self.events.note(EventKind::TargetAwaited, error.to_string());
+        }
         let mut state = self.state.borrow_mut();
         state.last_error = Some(error.to_string());
         state.wait = Some(wait);
@@ -227,8 +233,9 @@ impl Handler for Search {
     async fn handle(&self, request: ControlRequest, _progress: Progress) -> Result<Answer> {
         match request {
             ControlRequest::Status => Ok(Answer::Sought(Box::new(self.status()))),
+            ControlRequest::Events { after } => Ok(self.events.answer(after)),
             ControlRequest::Start { .. } | ControlRequest::Hold { .. } => Err(is_no_daemon(&self.name)),
-            ControlRequest::Clean | ControlRequest::Reload => Err(self.refusal()),
+            ControlRequest::Flush | ControlRequest::Clean | ControlRequest::Reload => Err(self.refusal()),
             ControlRequest::Set { key, value } => self.set(&key, &value),
             // A cache that was not opened is not removed: it may hold dirty data.
             ControlRequest::Detach { keep_dirty, .. } => self.detach(keep_dirty),

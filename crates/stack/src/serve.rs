@@ -22,6 +22,7 @@ use target::{BoundServer, TargetServer, TargetServerOptions};
 use crate::control::ControlServer;
 use crate::descriptors;
 use crate::error::{Error, Result};
+use crate::events::EventKind;
 use crate::metrics::{MetricsServer, Reach};
 use crate::paths::Paths;
 use crate::time::system_clock;
@@ -99,7 +100,9 @@ impl Serving {
         let Self { name, clock, server, bound, units, reload, control, metrics } = self;
         let workers = units.workers();
         let working = tokio::spawn(base::background::named("unit-workers", async move { workers.run().await }));
-        let handler = Rc::new(ServeHandler::new(name, (server, units), reload, clock));
+        let addresses: Vec<String> = bound.addresses().iter().map(SocketAddr::to_string).collect();
+        let handler = Rc::new(ServeHandler::new(name, (server, units), reload, (clock, control.events())));
+        control.events().note(EventKind::Started, format!("at {}", addresses.join(" ")));
         let control = control.serve(Rc::clone(&handler), handler.stopping());
         let ((), served, ..) = tokio::join!(
             handler.stop_by(signal),

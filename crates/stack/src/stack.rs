@@ -10,8 +10,8 @@
 //! cache below it, each cleaned first unless its dirty data is to be kept; then log out. A store is
 //! removed from the registry if nothing dirty is left in it.
 //!
-//! `opening` is the beginning, `ending` the end, `settings` the changes while it runs, `status` the
-//! status.
+//! `opening` is the beginning, `ending` the end, `flushing` a flush that no application asks for,
+//! `settings` the changes while it runs, `status` the status.
 //!
 //! With both, data that the log destages is clean in the log once the cache has it durably. So the
 //! newest data may be in either, and the LUN is refused without a store that holds any.
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use base::clock::Clock;
 use block::SharedDevice;
 use block::layer::loss_record::LossRecordLayer;
-use block::losses::Losses;
+use block::losses::{LossReader, Losses};
 use block::range_lock::RangeLock;
 use cache::Cache;
 use difference::Difference;
@@ -57,6 +57,7 @@ mod comparison;
 mod config;
 mod early_entries;
 mod ending;
+mod flushing;
 mod opening;
 mod settings;
 mod status;
@@ -90,6 +91,8 @@ pub struct Stack {
     difference_file: Option<Arc<DifferenceFile>>,
     /// The topmost device.
     device: Arc<LossRecordLayer>,
+    /// The losses of which those were told who flush by the control socket.
+    flush_losses: RefCell<LossReader>,
     /// The lock for changes of less than a block.
     turns: RangeLock,
     /// The turns of those who ask for much.
@@ -188,6 +191,7 @@ impl Stack {
             guard: opening.guard,
             difference: opening.difference,
             difference_file: opening.difference_file,
+            flush_losses: RefCell::new(device.losses().reader()),
             device,
             turns: RangeLock::new(),
             admission: Arc::default(),

@@ -11,6 +11,7 @@
 //! | [`mount`] | of a mount |
 //! | [`target`] | of a target |
 //! | [`daemon`] | of the daemon, and its answers |
+//! | [`events`] | what happened in a process |
 //! | [`fronts`] | how applications reach an attachment |
 //! | [`remote`] | a session with a remote LUN |
 //! | [`members`] | several LUNs that are one device |
@@ -24,6 +25,7 @@
 pub mod answer;
 pub mod attachment;
 pub mod daemon;
+pub mod events;
 pub mod fronts;
 pub mod lun_name;
 pub mod members;
@@ -35,5 +37,6 @@ pub mod start;
 pub mod stores;
 pub mod target;
 
-pub use answer::{Answer, FrontInUse, Left, Reloaded, Report};
+pub use answer::{Answer, Flushed, FrontInUse, Left, Reloaded, Report};
+pub use events::{Event, Events};
 pub use process::{ProcessStatus, Shown, ShownAttachment, read};

@@ -1,7 +1,7 @@
 //! The clocks of a running stack.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use base::clock::Clock;
 use clock::SystemClock;
@@ -19,5 +19,14 @@ pub fn system_clock() -> Result<Arc<dyn Clock>> {
 
 /// The time of day in seconds since 1970; 0 for a clock that is set to earlier.
 pub fn seconds_since_1970() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    since_1970().as_secs()
+}
+
+/// The time of day in milliseconds since 1970; 0 for a clock that is set to earlier.
+pub fn milliseconds_since_1970() -> u64 {
+    since_1970().as_millis() as u64
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }

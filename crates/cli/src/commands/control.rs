@@ -1,17 +1,18 @@
-//! `detach`, `clean`, `set`: commands to a running process, through its control socket.
+//! `detach`, `flush`, `clean`, `set`: commands to a running process, through its control socket.
 
+use indicatif::ProgressBar;
 use serde_json::Value;
 use stack::control::{ControlRequest, call};
 use stack::fronts;
 use stack::paths::{Paths, check_name};
 use stack::settings::setting::Setting;
 use stack::settings::{Settings, find};
-use stack::status::{self, Left, Report, Shown};
+use stack::status::{self, Flushed, Left, Report, Shown};
 use stack::{Error, Failure, Result};
 
 use super::keeping;
-use crate::arguments::{Clean, Detach, Set};
-use crate::output::{plain, print_line, progress_bar};
+use crate::arguments::{Clean, Detach, Flush, Set};
+use crate::output::{plain, print_json, print_line, progress_bar};
 
 /// `forebay detach`.
 pub async fn detach(arguments: Detach) -> Result<()> {
@@ -57,6 +58,27 @@ async fn end(arguments: &Detach) -> Result<()> {
         Some(0) => format!("{name}: detached"),
         Some(bytes) => format!("{name}: detached; {bytes} bytes stay dirty in its cache or write log"),
     });
+    Ok(())
+}
+
+/// `forebay flush`.
+pub async fn flush(arguments: Flush) -> Result<()> {
+    let answer = call_with_progress(&arguments.name, &ControlRequest::Flush).await?;
+    if arguments.json.json {
+        print_json(&answer);
+        return Ok(());
+    }
+    let Flushed { durable_in, dirty_bytes, .. } = status::read(&answer)?;
+    let place = match durable_in.as_str() {
+        "logical-unit" => "at its logical unit".to_owned(),
+        "log" => "in its write log".to_owned(),
+        other => format!("in its {}", plain(other)),
+    };
+    let dirty = match dirty_bytes {
+        0 => String::new(),
+        bytes => format!("; {bytes} bytes are dirty here, which `forebay clean {}` writes back", arguments.name),
+    };
+    print_line(&format!("{}: what was acknowledged is durable {place}{dirty}", arguments.name));
     Ok(())
 }
 
@@ -120,7 +142,11 @@ async fn check_settings(name: &str, settings: &[(&str, &str)]) -> Result<()> {
 pub async fn call_with_progress(name: &str, request: &ControlRequest) -> Result<Value> {
     check_name(name)?;
     let paths = Paths::from_environment()?;
-    let bar = progress_bar(&format!("cleaning {name}"), 0);
+    // A flush counts nothing, and a bar that stands at zero would say that it does.
+    let (is_flush, bar) = match request {
+        ControlRequest::Flush => (true, ProgressBar::hidden()),
+        _ => (false, progress_bar(&format!("cleaning {name}"), 0)),
+    };
     let mut said = None;
     // Who keeps what is dirty waits for a moment only, and has said all there is to say.
     let keeps_dirty = matches!(request, ControlRequest::Detach { keep_dirty: true, .. });
@@ -130,6 +156,10 @@ pub async fn call_with_progress(name: &str, request: &ControlRequest) -> Result<
             let now = Some((waits_for.clone(), *is_file_gone));
             if said != now {
                 said = now;
+                if is_flush {
+                    eprintln!("{name}: {} is waited for", plain(waits_for));
+                    return;
+                }
                 let advice = match (pid, is_file_gone) {
                     (Some(pid), _) => format!("`kill {pid}` ends it at once, without them"),
                     (None, false) => format!("`forebay detach {name} --keep-dirty` leaves them and ends it at once"),

@@ -8,6 +8,7 @@ mod daemon;
 mod demo;
 mod discard;
 mod discover;
+mod events;
 mod existing;
 mod generate;
 mod inquiry;
@@ -25,6 +26,7 @@ mod status;
 mod subject;
 mod superblock;
 mod target;
+mod top;
 
 use runtime::block_on;
 use stack::Result;
@@ -46,6 +48,9 @@ pub fn run(command: Command) -> Result<()> {
         Command::Detach(arguments) => block_on(control::detach(arguments)),
         Command::Daemon(arguments) => block_on(daemon::run(arguments)),
         Command::Status(arguments) => block_on(status::run(arguments)),
+        Command::Top(arguments) => block_on(top::run(arguments)),
+        Command::Events(arguments) => block_on(events::run(arguments)),
+        Command::Flush(arguments) => block_on(control::flush(arguments)),
         Command::Clean(arguments) => block_on(control::clean(arguments)),
         Command::Set(arguments) => block_on(control::set(arguments)),
         Command::Cache(arguments) => block_on(cache::run(arguments)),

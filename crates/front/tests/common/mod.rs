@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use block::memory::MemoryDevice;
 use block::{Geometry, Identity, SharedDevice};
@@ -56,6 +57,24 @@ impl Running {
             assert!(!path.exists(), "the socket file goes with the server");
         }
     }
+}
+
+/// What no machine is too slow for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until `is_so`.
+///
+/// # Panics
+/// With `what`, when it does not become true in a time that no machine is too slow for.
+#[allow(dead_code, reason = "not every test waits")]
+pub(crate) async fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let is_over = tokio::time::timeout(PATIENCE, waiting).await;
+    is_over.unwrap_or_else(|_| panic!("it never came to this: {what}"));
 }
 
 /// A memory device.

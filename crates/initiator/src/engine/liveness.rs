@@ -192,6 +192,7 @@ mod tests {
         let mut liveness = Liveness::new(TIME, Duration::from_secs(5));
         assert!(!liveness.is_question_due(at(100), 0), "there is no session");
         liveness.begin_session(at(0));
+        assert_eq!(liveness.next_deadline(0), Some(at(5)), "also where nothing is ever asked of it");
         liveness.note(at(2), &ended(busy()));
         assert_eq!(liveness.next_deadline(0), Some(at(7)));
         assert!(!liveness.is_question_due(at(6), 0) && liveness.is_question_due(at(7), 0));

@@ -5,6 +5,7 @@
 pub(crate) mod load;
 pub(crate) mod peer;
 pub(crate) mod scripted;
+pub(crate) mod sharing;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -6,8 +6,10 @@ use std::rc::Rc;
 use super::{Attachment, served};
 use crate::control::{ControlRequest, Handler, Progress, is_no_daemon};
 use crate::error::{Error, Failure, Result};
+use crate::events::{EventKind, EventLog};
 use crate::flag::wait_until;
 use crate::fronts::Fronts;
+use crate::occurrences::note_occurrences;
 use crate::stack::{Ending, Stack};
 use crate::status::{Answer, Left, ProcessStatus};
 use crate::systemd;
@@ -20,7 +22,9 @@ impl Attachment {
     /// When no front is left, or dirty data could not be made safe.
     pub async fn run(self, signal: impl Future<Output = ()>) -> Result<()> {
         let Self { stack, fronts, control, metrics } = self;
-        let inside = Rc::new(Inside { stack, fronts });
+        let events = control.events();
+        events.note(EventKind::Started, format!("at {}", fronts.addresses().join(" ")));
+        let inside = Rc::new(Inside { stack, fronts, events: Rc::clone(&events) });
         let stack = &inside.stack;
         let serve = async {
             let served = inside.fronts.serve(served(stack), stack.stopping()).await;
@@ -55,8 +59,10 @@ impl Attachment {
         };
         let watching = async {
             let mut watch = Watch::default();
+            let noting = note_occurrences(&events, || stack.look(&inside.fronts.status()));
             tokio::select! {
                 () = base::background::named("watch", watch.run(|| stack.observation())) => {}
+                () = noting => {}
                 () = wait_until(stack.ended()) => {}
             }
         };
@@ -70,6 +76,7 @@ impl Attachment {
 struct Inside {
     stack: Stack,
     fronts: Fronts,
+    events: Rc<EventLog>,
 }
 
 impl Inside {
@@ -102,9 +109,15 @@ impl Handler for Inside {
                     format!("\"{}\" is an attachment: its configuration file counts when it starts", stack.name());
                 Err(Error::new(Failure::Usage, message))
             }
+            ControlRequest::Events { after } => Ok(self.events.answer(after)),
             ControlRequest::Start { .. } | ControlRequest::Hold { .. } => Err(is_no_daemon(stack.name())),
+            ControlRequest::Flush => stack.flush(progress).await.map(Answer::Flushed),
             ControlRequest::Clean => stack.clean(progress).await.map(Answer::Left),
-            ControlRequest::Set { key, value } => stack.set(&key, &value).await,
+            ControlRequest::Set { key, value } => {
+                let set = stack.set(&key, &value).await?;
+                self.events.note(EventKind::Set, format!("{key}={value}"));
+                Ok(set)
+            }
             ControlRequest::Detach { keep_dirty, remove_cache } => {
                 let in_use = self.fronts.in_use();
                 let left = self.detach(keep_dirty, remove_cache, progress).await?;

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use block::SharedDevice;
@@ -13,6 +14,7 @@ use tokio::sync::watch::Sender;
 use super::mark::MountMark;
 use crate::ending_time::EndingTime;
 use crate::error::Result;
+use crate::events::EventLog;
 use crate::registry::UnitLock;
 use crate::remote::in_a_word;
 use crate::remotes::Remotes;
@@ -29,6 +31,7 @@ pub(super) struct MountParts {
     pub(super) mark: Option<MountMark>,
     pub(super) is_read_only: bool,
     pub(super) ending_time: EndingTime,
+    pub(super) events: Rc<EventLog>,
     /// Whether all changes became durable at the end.
     pub(super) is_committed: Cell<bool>,
     /// `Some` once it has ended, with the error if it did not end well.

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use base::clock::Clock;
@@ -14,6 +15,7 @@ use tokio::sync::watch;
 use super::reloading::{ReloadSource, Reread};
 use crate::control::{ControlRequest, Handler, Progress, is_no_daemon};
 use crate::error::{Error, Failure, Result};
+use crate::events::{EventKind, EventLog};
 use crate::limits::{LAST_FLUSH_TIME_MAX, RETIRING_WAIT_MAX, WATCH_INTERVAL};
 use crate::metrics::MetricsServer;
 use crate::reload_lines::ReloadLines;
@@ -31,6 +33,7 @@ fn counted(count: usize, what: &str) -> String {
 /// A target that is served.
 pub(super) struct ServeHandler {
     name: String,
+    events: Rc<EventLog>,
     server: TargetServer,
     /// Never borrowed across a wait.
     units: RefCell<Units>,
@@ -48,10 +51,11 @@ impl ServeHandler {
         name: String,
         (server, units): (TargetServer, Units),
         reload: ReloadSource,
-        clock: Arc<dyn Clock>,
+        (clock, events): (Arc<dyn Clock>, Rc<EventLog>),
     ) -> Self {
         Self {
             name,
+            events,
             server,
             units: RefCell::new(units),
             reload,
@@ -173,6 +177,7 @@ impl ServeHandler {
         };
         let refused = |why: String| Error::new(Failure::Usage, format!("{key} {value}: {why}"));
         disk.set_enabled(switch(value).map_err(refused)?);
+        self.events.note(EventKind::Set, format!("{key}={value}"));
         Ok(Answer::set(key, value))
     }
 }
@@ -281,6 +286,7 @@ impl Handler for ServeHandler {
     async fn handle(&self, request: ControlRequest, _progress: Progress) -> Result<Answer> {
         match request {
             ControlRequest::Status => Ok(Answer::Status(Box::new(self.status().await))),
+            ControlRequest::Events { after } => Ok(self.events.answer(after)),
             ControlRequest::Set { key, value } => self.set(&key, &value),
             ControlRequest::Detach { keep_dirty: false, remove_cache: false } => {
                 self.stopping.send_replace(true);
@@ -289,6 +295,10 @@ impl Handler for ServeHandler {
             }
             ControlRequest::Reload => self.reload().await.map(Answer::Reloaded),
             ControlRequest::Start { .. } | ControlRequest::Hold { .. } => Err(is_no_daemon(&self.name)),
+            ControlRequest::Flush => {
+                let message = format!("\"{}\" is a target: its initiators flush what they write", self.name);
+                Err(Error::new(Failure::Usage, message))
+            }
             ControlRequest::Clean | ControlRequest::Detach { .. } => {
                 let message = format!("\"{}\" is a target: it has no cache to clean, to keep or to remove", self.name);
                 Err(Error::new(Failure::Usage, message))

@@ -9,6 +9,7 @@ use super::cache_parts::CacheParts;
 use crate::base_content::Base;
 use crate::content::uuid_at;
 use crate::difference_place;
+use crate::occurrences::Look;
 use crate::place::Place;
 use crate::registry::{Entry, Store};
 use crate::remotes::Session;
@@ -80,6 +81,17 @@ impl Stack {
         let entries = self.entries.borrow();
         let places = entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
         Observation { state, portal, dirty_places: places.map(Entry::place).collect() }
+    }
+
+    /// What is looked at for events. `fronts` are those that offer it.
+    pub(crate) fn look(&self, fronts: &FrontsStatus) -> Look {
+        Look {
+            remote: self.remotes.status(),
+            losses: self.losses().count(),
+            troubles: self.troubles(outdated_clients(fronts)),
+            size_bytes: self.remotes.device().geometry().size_bytes,
+            is_ending: self.ending_time.has_begun(),
+        }
     }
 
     /// Everything that is wrong although the session is up. `outdated` is the count of applications
@@ -181,7 +193,7 @@ impl Stack {
     /// The status in the form of `forebay status`, with that of the `fronts`.
     pub(crate) fn status(&self, fronts: FrontsStatus) -> AttachmentStatus<cache::Status, writelog::Status> {
         let geometry = self.geometry();
-        let outdated = fronts.fronts.iter().map(|front| front.clients_outdated).sum();
+        let outdated = outdated_clients(&fronts);
         let cache_place = self.cache_parts.as_ref().map(|parts| &parts.place);
         let log_place = self.log_place();
         AttachmentStatus {
@@ -211,4 +223,9 @@ impl Stack {
             settings: self.settings.borrow().in_effect().map(|(key, value)| (key.to_owned(), value)).collect(),
         }
     }
+}
+
+/// Applications that have an old size of the device.
+fn outdated_clients(fronts: &FrontsStatus) -> u64 {
+    fronts.fronts.iter().map(|front| front.clients_outdated).sum()
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::daemon::{FilesRead, KeptStatus};
+use super::events::Events;
 use super::process::ProcessStatus;
 use super::sought::SoughtStatus;
 
@@ -18,6 +19,10 @@ pub enum Answer {
     Sought(Box<SoughtStatus>),
     /// The dirty data that an end, or a cleaning, left.
     Left(Left),
+    /// Where all that was acknowledged is durable.
+    Flushed(Flushed),
+    /// What happened in the process.
+    Events(Box<Events>),
     /// A setting that was changed, and its value.
     Set(BTreeMap<String, String>),
     /// What changed with the configuration file.
@@ -56,6 +61,18 @@ pub struct Left {
     /// The fronts that applications still used when an end began.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub in_use: Vec<FrontInUse>,
+}
+
+/// Where all that was acknowledged before a flush is durable.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Flushed {
+    /// The name of the process.
+    pub name: String,
+    /// `difference`, `log`, `cache`, `logical-unit`, or `file` of a mount of one.
+    pub durable_in: String,
+    /// Bytes that only this host has.
+    pub dirty_bytes: u64,
 }
 
 /// A front that applications still used.

@@ -124,6 +124,79 @@ fn a_command_that_a_function_does_not_cover_may_be_taken_back_and_begins_again_b
     assert!(matches!(peer.receive_bhs()[..], [Bhs::DataIn(_)]));
 }
 
+/// Goes on with one more connection. Returns the one before.
+fn add_connection(peer: &mut Peer) -> LinkId {
+    let Target::Session(_, first) = peer.target else { panic!("a session was begun") };
+    let connection = super::split::log_in(peer, 100, &[]);
+    let Target::Session(session, at) = &mut peer.target else { panic!("it goes on") };
+    *at = session.join(peer.now, connection).expect("it waits for a decision");
+    assert!(matches!(peer.receive_bhs()[..], [Bhs::LoginResponse(_)]));
+    peer.events.clear();
+    first
+}
+
+/// RFC 7143 11.5.1: task management is not aborted.
+#[test]
+fn an_abort_of_a_function_is_rejected_and_the_function_goes_on() {
+    let mut peer = waiting(TaskManagementFunction::LogicalUnitReset);
+    peer.task_management(0x41, TaskManagementFunction::AbortTask, Some((0x40, Serial32(100))));
+    assert_eq!(outcome_of(&peer.receive_bhs()[0]), TaskManagementOutcome::FunctionRejected);
+    peer.sleep(ABORT_DATA_TIMEOUT);
+    let id = function_begun(&mut peer);
+    peer.target.handle_task_management(peer.now, id, TaskManagementOutcome::FunctionComplete);
+    assert_eq!(outcome_of(&peer.receive_bhs()[0]), TaskManagementOutcome::FunctionComplete);
+}
+
+/// RFC 7143 11.5.1: it comes on the connection of its task while that lives. By another one it could pass the task, or
+/// be passed by its answer.
+#[test]
+fn an_abort_on_another_connection_than_that_of_its_task_is_rejected() {
+    let mut peer = Peer::logged_in(parameters(), &[("MaxConnections", "2")]);
+    peer.read(0x10, 512);
+    let task = peer.started().task;
+    let first = add_connection(&mut peer);
+    peer.task_management(0x40, TaskManagementFunction::AbortTask, Some((0x10, Serial32(100))));
+    assert_eq!(outcome_of(&peer.receive_bhs()[0]), TaskManagementOutcome::FunctionRejected);
+    assert!(peer.events.is_empty(), "the driver is told nothing");
+    peer.complete(task, good(&pattern(512)));
+    assert!(matches!(switch(&mut peer, first, |peer| peer.receive_bhs())[..], [Bhs::DataIn(_)]));
+}
+
+/// RFC 7143 4.2.3.3 b: their numbers are used up.
+#[test]
+fn a_function_for_the_whole_target_does_not_wait_for_commands_that_have_not_come() {
+    for function in [TaskManagementFunction::TargetWarmReset, TaskManagementFunction::NexusReset] {
+        let mut peer = Peer::logged_in(parameters(), &[("iSCSIProtocolLevel", "2")]);
+        let late = peer.command(0x10, CDB_READ, Direction::Read, 512);
+        peer.task_management(0x40, function, None);
+        let id = function_begun(&mut peer);
+        peer.send(&late, Vec::new());
+        assert!(peer.events.is_empty(), "{function}: it never is executed");
+        peer.target.handle_task_management(peer.now, id, TaskManagementOutcome::FunctionComplete);
+        assert_eq!(outcome_of(&peer.receive_bhs()[0]), TaskManagementOutcome::FunctionComplete, "{function}");
+        peer.read(0x11, 512);
+        assert_eq!(peer.started().task.initiator_task_tag, itt(0x11), "{function}");
+    }
+}
+
+/// It would come on a connection that is lost: the task is there still, to be claimed.
+#[test]
+fn a_function_does_not_wait_for_data_of_a_lost_connection() {
+    let keys = [("ErrorRecoveryLevel", "2"), ("MaxConnections", "2"), ("ImmediateData", "No")];
+    let mut peer = Peer::logged_in(parameters(), &keys);
+    let write = peer.command(0x10, cdb_write(512), Direction::Write, 512);
+    peer.send(&write, Vec::new());
+    assert_eq!(r2ts(&peer.receive_bhs()).len(), 1);
+    let Target::Session(session, lost) = &mut peer.target else { panic!("a session was begun") };
+    session.handle_lost(peer.now, *lost);
+    add_connection(&mut peer);
+    assert_eq!(peer.target.task_count(), 1);
+    peer.task_management(0x40, TaskManagementFunction::LogicalUnitReset, None);
+    let id = function_begun(&mut peer);
+    peer.target.handle_task_management(peer.now, id, TaskManagementOutcome::FunctionComplete);
+    assert_eq!(outcome_of(&peer.receive_bhs()[0]), TaskManagementOutcome::FunctionComplete);
+}
+
 /// Two connections, on the first of which a response was sent; on the second one a reset that was carried out.
 fn fenced(level: &str) -> (Peer, LinkId, NopIn) {
     let keys = [("MaxConnections", "2"), ("ErrorRecoveryLevel", level)];
@@ -132,12 +205,7 @@ fn fenced(level: &str) -> (Peer, LinkId, NopIn) {
     let started = peer.started();
     peer.complete(started.task, good(&pattern(512)));
     assert!(matches!(peer.receive_bhs().last(), Some(Bhs::DataIn(_) | Bhs::ScsiResponse(_))));
-    let Target::Session(_, first) = peer.target else { panic!("a session was begun") };
-    let connection = super::split::log_in(&peer, 100, &[]);
-    let Target::Session(session, at) = &mut peer.target else { panic!("it goes on") };
-    *at = session.join(peer.now, connection).expect("it waits for a decision");
-    assert!(matches!(peer.receive_bhs()[..], [Bhs::LoginResponse(_)]));
-    peer.events.clear();
+    let first = add_connection(&mut peer);
     peer.task_management(0x40, TaskManagementFunction::LogicalUnitReset, None);
     let id = function_begun(&mut peer);
     peer.target.handle_task_management(peer.now, id, TaskManagementOutcome::FunctionComplete);

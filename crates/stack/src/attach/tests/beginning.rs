@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::awaited::Awaited;
-use crate::caches::MarkRecord;
+use crate::caches::{MarkRecord, StoreRecord};
 use crate::difference_note::{DifferenceNote, Fate};
 use crate::difference_place::DifferenceConfig;
 use crate::limits::TELLING_TIME_MAX;
@@ -231,4 +231,26 @@ async fn who_waits_for_a_target_waits_also_for_a_lun_that_goes_again_after_the_l
     };
     let (attached, ()) = tokio::join!(awaited.attach(&paths, pending()), go_and_come);
     attached.unwrap().expect("nothing ended it").run(ready(())).await.unwrap();
+}
+
+/// Nothing was written, so that what other stores have of the LUN is as good as it was.
+#[tokio::test]
+async fn an_attach_that_ends_before_its_targets_have_told_notes_nothing_of_stores_at_other_places() {
+    let store = Arc::<SlowChanges>::default();
+    let address = serve(Gate::new(), Arc::clone(&store) as Arc<_>);
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let caches = Caches::open(&paths).unwrap();
+    let looking = remotes(address, "looking").connect(&system_clock().unwrap()).await.unwrap();
+    let place = Place::new(&directory.path().join("other"), None).unwrap();
+    caches.note(&StoreRecord::new(&place, 4096, &looking.identity(), "other")).unwrap();
+    looking.close().await.unwrap();
+    let is_stale = || caches.find(&place).unwrap().expect("it is noted").is_stale;
+    let config = || config(address, directory.path(), Percent::ALL);
+    let ended = Attachment::start(config(), &paths, store.reached.notified()).await;
+    assert!(ended.unwrap().is_none(), "its mark is being made");
+    assert!(!is_stale());
+    let attached = Attachment::start(config(), &paths, pending()).await;
+    attached.unwrap().expect("nothing ended it").run(ready(())).await.unwrap();
+    assert!(is_stale(), "that one could write");
 }

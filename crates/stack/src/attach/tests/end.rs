@@ -87,6 +87,31 @@ async fn a_loss_that_closing_the_cache_tells_is_told_as_one_and_the_cache_is_not
     assert_eq!(Registry::open(&paths).unwrap().entries().unwrap(), [], "nothing is dirty there");
 }
 
+/// Nobody there can write again what is lost.
+#[tokio::test]
+async fn a_loss_fails_one_flush_by_the_control_socket_and_is_kept_from_nobody() {
+    let address = serve(Gate::new(), Arc::new(MemoryChanges));
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let config = config(address, directory.path(), Percent::ALL);
+    let attachment = Attachment::start(config, &paths, pending()).await.unwrap().unwrap();
+    let (progress, _reports) = tokio::sync::mpsc::unbounded_channel();
+    let flush = async || attachment.stack.flush(progress.clone()).await;
+    attachment.stack.device().write(0, filled(7), false).await.unwrap();
+    let flushed = flush().await.unwrap();
+    assert_eq!((flushed.durable_in.as_str(), flushed.dirty_bytes), ("cache", 4096));
+    let losses = attachment.stack.losses();
+    let mut application = losses.reader();
+    losses.note(block::Error::new(block::ErrorKind::Media, "the device lost it"));
+    let told = flush().await.unwrap_err().to_string();
+    assert!(told.contains("may be lost") && told.contains("the device lost it"), "{told}");
+    flush().await.unwrap();
+    assert!(losses.check_known().is_err(), "no application knows of it");
+    assert!(application.end(Ok(())).is_err(), "it is told all the same");
+    application.note_delivered();
+    attachment.run(ready(())).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_loss_that_nobody_was_told_of_is_told_at_the_end() {
     let address = serve(Gate::new(), Arc::new(MemoryChanges));

@@ -202,7 +202,7 @@ fn an_attachment_that_is_killed_under_writes_comes_back_with_what_was_acknowledg
     let dirty = host.world.status("disk")["cache"]["dirty_bytes"].as_u64().unwrap();
     assert!(dirty >= 1 << 20, "{dirty} bytes are dirty");
     host.io("disk", &["read -P 5 0 1M", "write -P 6 0 64k", "read -P 6 0 64k"]);
-    assert!(host.log().contains("it ended, and is started again in 1 s"), "{}", host.log());
+    assert!(host.log().contains("it does not run, and is started again in 1 s"), "{}", host.log());
 }
 
 /// The kinds of the events of `name`, as far as the daemon noted them.
@@ -480,7 +480,7 @@ fn a_name_that_another_lun_has_is_refused_to_persist_and_left_alone_by_the_daemo
     assert!(kept["why"].as_str().unwrap().contains(&zero), "{kept}");
     let said = host.run(&["status", "daemon"]).success();
     assert!(said.contains("its name is taken") && said.contains(&one), "{said}");
-    host.run(&["daemon", "start", "disk"]).success();
+    host.run(&["daemon", "start", "disk"]).failure(IN_USE, &[&zero, "`forebay detach disk` ends that one"]);
     host.wait_for("disk", "its name is taken still", fits);
     let said = host.run(&["detach", "disk", "--forget"]).success();
     assert!(said.contains("disk: forgotten") && said.contains("another LUN, and goes on"), "{said}");
@@ -490,7 +490,8 @@ fn a_name_that_another_lun_has_is_refused_to_persist_and_left_alone_by_the_daemo
     assert_eq!(daemon.terminate().code, Some(0));
     let daemon = host.daemon(&["--stop-attachments"]);
     host.wait_for("disk", "its name is taken", fits);
-    assert_eq!(daemon.terminate().code, Some(0), "{}", host.log());
+    assert_eq!(daemon.terminate().code, Some(IN_USE), "{}", host.log());
+    assert!(host.log().contains("that one was not stopped"), "{}", host.log());
     assert_eq!(host.world.status("disk")["pid"], by_hand.id());
     let said = host.run(&["detach", "disk", "--forget"]).success();
     assert!(said.contains("another LUN, and goes on"), "without a daemon: {said}");

@@ -37,6 +37,11 @@ impl Change {
         }
         change
     }
+
+    /// All keys.
+    pub fn keys(&self) -> impl Iterator<Item = &'static str> {
+        self.live.iter().map(|(key, _)| *key).chain(self.at_start.iter().copied())
+    }
 }
 
 /// The value that the file, or else the default, has for a setting with one value.
@@ -61,6 +66,7 @@ mod tests {
             name: "disk".into(),
             url: url.into(),
             settings,
+            gateway: String::new(),
             start: StartStatus::default(),
         }
     }

@@ -24,6 +24,8 @@ pub struct AttachmentFile {
     pub url: String,
     /// The texts of each of its settings, as they are in the file.
     pub settings: BTreeMap<&'static str, Vec<String>>,
+    /// The target name of its gateways.
+    pub gateway: String,
     /// What an attachment is started with by it.
     pub start: StartStatus,
 }
@@ -58,8 +60,9 @@ impl AttachmentFile {
             let message = format!("the name \"{NAME}\" is that of the daemon: give another file name, or a `name`");
             return Err(of_file(Error::new(Failure::Usage, message)));
         }
-        let start = AttachConfig::of(&url, settings, paths).map_err(of_file)?.stack.start_status();
-        Ok(Self { path: path.to_owned(), name, url, settings: texts, start })
+        let config = AttachConfig::of(&url, settings, paths).map_err(of_file)?;
+        let gateway = config.fronts.first().map(|front| front.options.gateway.iqn.clone()).unwrap_or_default();
+        Ok(Self { path: path.to_owned(), name, url, settings: texts, gateway, start: config.stack.start_status() })
     }
 
     /// Whether an attachment of this file is the same as one of `other`.
@@ -90,6 +93,13 @@ mod tests {
         assert_eq!((file.name.as_str(), file.url.as_str()), ("disk", "iscsi://h/iqn.2026-11.org.example:a/0"));
         assert_eq!(file.settings, BTreeMap::from([("connections", vec!["2".to_owned()])]));
         assert_eq!(parse("disk.toml", &format!("{URL}name = \"web\"")).unwrap().name, "web");
+    }
+
+    #[test]
+    fn a_gateway_has_the_name_of_its_file_or_one_of_its_own() {
+        let gateway = |more: &str| parse("disk.toml", &format!("{URL}front = \"iscsi:3261\"\n{more}")).unwrap().gateway;
+        assert!(gateway("").ends_with(":disk"));
+        assert_eq!(gateway("iscsi.name = \"IQN.2026-11.org.example:B\""), "iqn.2026-11.org.example:b");
     }
 
     #[test]

@@ -146,7 +146,7 @@ impl Keeper {
         let is_start = after == Some(ProcessState::Starting) && before != after;
         let (before, after) = (before.map(ProcessState::as_str), after.map(ProcessState::as_str));
         let Some(kept) = supervisor.get(name) else {
-            tracing::info!(attachment = name, "it has ended, and is not kept any more");
+            tracing::info!(attachment = name, "it is not kept any more");
             self.note_forgotten(name);
             return;
         };
@@ -157,21 +157,28 @@ impl Keeper {
         match after.filter(|_| after != before).unwrap_or_default() {
             "running" => tracing::info!(attachment = name, pid, "it runs"),
             "detached" => tracing::info!(attachment = name, "it was detached, and is left so"),
-            "waiting" => {
-                let wait = kept.state().deadline().map(|at| at.since(self.clock.now()).as_secs_f64().round());
-                tracing::warn!(
-                    attachment = name,
-                    why,
-                    "it ended, and is started again in {} s",
-                    wait.unwrap_or_default()
-                );
-            }
+            "waiting" => match kept.state().deadline() {
+                Some(at) => {
+                    let wait = at.since(self.clock.now()).as_secs_f64().round();
+                    tracing::warn!(attachment = name, why, "it does not run, and is started again in {wait} s");
+                }
+                None => tracing::info!(attachment = name, why, "it waits for that one"),
+            },
             "failed" => {
-                tracing::error!(attachment = name, why, "it ended, and is not started again until its file changes");
+                tracing::error!(attachment = name, why, "it does not run, and is not started until its file changes");
             }
             _ if after != before => tracing::debug!(attachment = name, pid, "it is {}", after.unwrap_or_default()),
             _ => {}
         }
+    }
+
+    /// The same of its end. What one that was to be detached did not write back is said now or never.
+    fn tell_end(&self, name: &str, end: End) {
+        let is_leaving = self.supervisor.borrow().get(name).is_some_and(Kept::is_leaving);
+        if let Some(why) = end.why().filter(|_| is_leaving) {
+            tracing::error!(attachment = name, why, "it did not end in order");
+        }
+        self.tell_of(name, |supervisor, now| supervisor.ended(name, end, now));
     }
 
     fn note_forgotten(&self, name: &str) {
@@ -203,7 +210,7 @@ impl Keeper {
     async fn seek(&self, name: String) {
         let (process, status) = match self.processes.find(&name).await {
             Found::Nobody => return self.tell_of(&name, |supervisor, now| supervisor.absent(&name, now)),
-            Found::Unclear(end) => return self.tell_of(&name, |supervisor, now| supervisor.ended(&name, end, now)),
+            Found::Unclear(end) => return self.tell_end(&name, end),
             Found::Somebody(process, status) => (process, status),
         };
         let is_asked = self.processes.notes.is_asked(&name, process.pid);
@@ -253,7 +260,7 @@ impl Keeper {
             end = self.processes.end_of_stranger(name, &process) => end,
             never = staying => never,
         };
-        self.tell_of(name, |supervisor, now| supervisor.ended(name, end, now));
+        self.tell_end(name, end);
     }
 
     /// A process that does not say what it is: it is told nothing before it does.
@@ -262,7 +269,7 @@ impl Keeper {
         let status = tokio::select! {
             status = self.processes.until_it_answers(name, &process, |_| true) => status,
             end = self.processes.end_of_stranger(name, &process) => {
-                return self.tell_of(name, |supervisor, now| supervisor.ended(name, end, now));
+                return self.tell_end(name, end);
             }
         };
         if self.is_of_another(name, &status) {
@@ -298,7 +305,7 @@ impl Keeper {
             Err(error) => {
                 let why = format!("{} cannot be started: {error}", self.config.program.display());
                 let end = End::Failed { code: Failure::Other.exit_code(), why };
-                return self.tell_of(&name, |supervisor, now| supervisor.ended(&name, end, now));
+                return self.tell_end(&name, end);
             }
         };
         self.tell_of(&name, |supervisor, now| supervisor.started(&name, process.pid, now));
@@ -316,7 +323,7 @@ impl Keeper {
             end = end => end,
             never = answering => never,
         };
-        self.tell_of(name, |supervisor, now| supervisor.ended(name, end, now));
+        self.tell_end(name, end);
     }
 
     /// Starts an attachment that somebody asks for; one that is ending as soon as it has.
@@ -373,7 +380,7 @@ impl Keeper {
     }
 
     /// # Errors
-    /// When attachments that were to be detached did not end in order.
+    /// When attachments that were to be detached did not end in order, or something else has the name of one.
     pub(crate) fn check_end(&self) -> Result<()> {
         let supervisor = self.supervisor.borrow();
         let in_words = |(name, end): &(String, End)| format!("{name}: {}", end.why().unwrap_or_default());

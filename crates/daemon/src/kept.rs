@@ -229,6 +229,12 @@ impl Kept {
         self.backoff.wait_after(None)
     }
 
+    /// Whether its process is to be detached, or is being detached.
+    pub fn is_leaving(&self) -> bool {
+        let is_told = matches!(self.state, ProcessState::Detaching | ProcessState::Staying(_));
+        self.pid.is_some() && (is_told || !self.is_wanted)
+    }
+
     /// For `forebay status`. `seconds` is the time of day at `now`, since 1970.
     pub fn status(&self, now: Instant, seconds: u64) -> KeptStatus {
         KeptStatus {

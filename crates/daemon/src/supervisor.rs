@@ -25,6 +25,7 @@ use base::clock::Instant;
 use stack::status::daemon::{FileRefused, KeptStatus};
 use stack::{Error, Failure, Result};
 
+use crate::change::Change;
 use crate::end::End;
 use crate::file::AttachmentFile;
 use crate::files::FilesSeen;
@@ -103,7 +104,7 @@ impl Supervisor {
         self.is_stopping && self.kept.is_empty() && self.actions.is_empty()
     }
 
-    /// Attachments that did not end in order when the daemon stopped.
+    /// Attachments that did not end in order when the daemon stopped, and names under which something else runs.
     pub fn troubles(&self) -> &[(String, End)] {
         &self.troubles
     }
@@ -147,15 +148,13 @@ impl Supervisor {
             let Some(kept) = self.kept.get_mut(&name).filter(|kept| kept.is_wanted) else { continue };
             match seen.refused.iter().find(|refused| refused.file == kept.file.path) {
                 Some(refused) => kept.mistake = Some(refused.why.clone()),
-                None => {
-                    self.unwant(&name, now);
-                    change.removed.push(name);
-                }
+                None => change.removed.push(name),
             }
         }
         for file in seen.files {
             self.take_file(file, &is_held, now, &mut change);
         }
+        self.unwant(&change.removed, now);
         self.refused = seen.refused;
         self.start_what_waited(now);
         change
@@ -180,6 +179,7 @@ impl Supervisor {
         };
         let old = std::mem::replace(&mut kept.file, file);
         let had_mistake = kept.mistake.take().is_some();
+        let is_changed = !old.says_the_same(&kept.file);
         if !kept.is_wanted {
             // It was to be detached, and is to be there again.
             kept.is_wanted = true;
@@ -187,9 +187,14 @@ impl Supervisor {
                 kept.enter(ProcessState::Running, now);
             }
             change.added.push(name);
+            match kept.state() {
+                // Its end is near, and its next start has all of it; should it not end, that is said.
+                ProcessState::Detaching => kept.needs_start.extend(Change::between(&old, &kept.file).keys()),
+                _ if is_changed => change.changed.push((old, kept.file.clone())),
+                _ => {}
+            }
             return;
         }
-        let is_changed = !old.says_the_same(&kept.file);
         let is_other_now = match kept.state() {
             ProcessState::Failed => is_changed || had_mistake,
             ProcessState::Taken => is_changed,
@@ -204,21 +209,23 @@ impl Supervisor {
         }
     }
 
-    /// It is to be detached; without a process it is gone at once.
-    fn unwant(&mut self, name: &str, now: Instant) {
-        let Some(kept) = self.kept.get_mut(name) else { return };
-        kept.is_wanted = false;
-        match kept.state() {
-            state if state.is_idle() => self.drop_one(name, now),
-            ProcessState::Starting | ProcessState::Running if kept.is_known => self.detach_in_turn(name, now),
-            // What it waits for comes first.
-            _ => {}
+    /// They are to be detached; those without a process are gone at once.
+    fn unwant(&mut self, names: &[String], now: Instant) {
+        // All of them first: which of them stand on others is their order.
+        for name in names {
+            self.kept.entry(name.clone()).and_modify(|kept| kept.is_wanted = false);
         }
+        for name in names {
+            if self.kept.get(name).is_some_and(|kept| kept.state().is_idle()) {
+                self.drop_one(name, now);
+            }
+        }
+        self.detach_what_may(now);
     }
 
-    /// Detaches it, but while everything is detached not before what stands on it.
+    /// Detaches it, but not before what stands on it and is to go as well.
     fn detach_in_turn(&mut self, name: &str, now: Instant) {
-        if !(self.is_stopping && self.carries_any(name)) {
+        if !self.carries_any_that_goes(name) {
             self.detach(name, now);
         }
     }
@@ -244,10 +251,12 @@ impl Supervisor {
         below
     }
 
-    /// Whether anything stands on it. Those that stand on each other have no order.
-    fn carries_any(&self, name: &str) -> bool {
+    /// Whether anything stands on it that is detached, or to be. Those that stand on each other have no order.
+    fn carries_any_that_goes(&self, name: &str) -> bool {
         let below = self.below(name);
-        self.kept.keys().any(|other| other != name && !below.contains(other) && self.below(other).contains(name))
+        let goes = |kept: &&Kept| !kept.is_wanted || kept.state() == ProcessState::Detaching;
+        let mut going = self.kept.values().filter(goes).map(|kept| &kept.file.name);
+        going.any(|other| other != name && !below.contains(other) && self.below(other).contains(name))
     }
 
     /// What is to serve before `name` starts, and is on its way. One that has failed, or that its user
@@ -274,7 +283,7 @@ impl Supervisor {
         if self.is_stopping {
             return;
         }
-        let is_behind = |kept: &&Kept| kept.state() == ProcessState::Behind;
+        let is_behind = |kept: &&Kept| kept.is_wanted && kept.state() == ProcessState::Behind;
         let behind: Vec<String> = self.kept.values().filter(is_behind).map(|kept| kept.file.name.clone()).collect();
         for name in behind {
             if self.awaited(&name).is_none()
@@ -288,19 +297,20 @@ impl Supervisor {
 
     fn drop_one(&mut self, name: &str, now: Instant) {
         let was = self.kept.remove(name);
+        if let Some(taken) = was.as_ref().filter(|kept| self.is_stopping && kept.state() == ProcessState::Taken) {
+            self.troubles.push((name.to_owned(), not_stopped(taken.why().unwrap_or_default())));
+        }
         // When the daemon stops, what its user detached stays so for the next one.
         let stays = self.is_stopping && was.is_some_and(|kept| kept.is_held || kept.state() == ProcessState::Detached);
         if !stays {
             self.actions.push_back(Action::Release(name.to_owned()));
         }
         self.start_what_waited(now);
-        if self.is_stopping {
-            self.detach_what_carried(now);
-        }
+        self.detach_what_may(now);
     }
 
-    /// Detaches those on which nothing stands any more.
-    fn detach_what_carried(&mut self, now: Instant) {
+    /// Detaches those that are to go, and carry nothing that is to go before them.
+    fn detach_what_may(&mut self, now: Instant) {
         let is_served = |kept: &Kept| matches!(kept.state(), ProcessState::Starting | ProcessState::Running);
         let is_left = |kept: &&Kept| !kept.is_wanted && kept.is_known && is_served(kept);
         let left: Vec<String> = self.kept.values().filter(is_left).map(|kept| kept.file.name.clone()).collect();
@@ -425,6 +435,7 @@ impl Supervisor {
             self.actions.push_back(Action::Hold(name.to_owned()));
         }
         self.start_what_waited(now);
+        self.detach_what_may(now);
     }
 
     /// It could not detach, and goes on.
@@ -434,6 +445,7 @@ impl Supervisor {
             self.actions.push_back(Action::Terminate(name.to_owned()));
         } else if kept.is_wanted {
             kept.enter(ProcessState::Running, now);
+            self.detach_what_may(now);
         } else {
             let again_at = now + kept.wait();
             kept.enter_because(ProcessState::Staying(again_at), why, now);
@@ -452,12 +464,17 @@ impl Supervisor {
     ///
     /// # Errors
     /// `NotFound` for a name that is none; `Usage` where its file has a mistake; `InUse` while it
-    /// is being detached.
+    /// is being detached, or something else runs under its name.
     pub fn start(&mut self, name: &str, is_ending: bool, now: Instant) -> Result<()> {
         let kept = self.known(name)?;
         match (kept.state(), &kept.mistake) {
             (ProcessState::Detaching | ProcessState::Staying(_), _) => {
                 Err(Error::new(Failure::InUse, format!("\"{name}\" is being detached")))
+            }
+            (ProcessState::Taken, _) => {
+                let why = kept.why().unwrap_or_default();
+                let message = format!("{why}; `forebay detach {name}` ends that one, and this is attached then");
+                Err(Error::new(Failure::InUse, message))
             }
             (state, Some(mistake)) if state.is_idle() => {
                 Err(Error::new(Failure::Usage, format!("{mistake}; mend it, and `forebay daemon reload`")))
@@ -507,16 +524,11 @@ impl Supervisor {
     pub fn stop(&mut self, now: Instant) {
         self.is_stopping = true;
         let names: Vec<String> = self.kept.keys().cloned().collect();
-        for name in names {
-            match self.kept.get(&name).map(Kept::state) {
-                // It is asked once more, and ended where it still cannot.
-                Some(ProcessState::Staying(_)) => {
-                    self.kept.entry(name.clone()).and_modify(|kept| kept.is_wanted = false);
-                    self.detach(&name, now);
-                }
-                _ => self.unwant(&name, now),
-            }
+        // Those that could not are asked once more, and ended where they still cannot.
+        for kept in self.kept.values_mut().filter(|kept| matches!(kept.state(), ProcessState::Staying(_))) {
+            kept.enter(ProcessState::Running, now);
         }
+        self.unwant(&names, now);
     }
 
     /// Does what is due at `now`.
@@ -538,6 +550,11 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// What a stop says of a process that has the name of an attachment, and is left alone.
+fn not_stopped(why: &str) -> End {
+    End::Failed { code: Failure::InUse.exit_code(), why: format!("{why}; that one was not stopped") }
 }
 
 #[cfg(test)]

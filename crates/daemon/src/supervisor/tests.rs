@@ -19,6 +19,7 @@ fn file(name: &str, text: &str) -> AttachmentFile {
         name: name.into(),
         url: "iscsi://h/a/0".into(),
         settings,
+        gateway: String::new(),
         start: StartStatus::default(),
     }
 }
@@ -234,7 +235,7 @@ fn a_file_that_is_gone_detaches_its_attachment_and_no_other() {
     bench.ended("c", failed(3));
     let change = bench.files(&["b"], &[]);
     assert_eq!(change, FilesChange { removed: ["a", "c", "d"].map(str::to_owned).to_vec(), ..FilesChange::default() });
-    assert_eq!(bench.actions(), [detach("a"), release("c")]);
+    assert_eq!(bench.actions(), [release("c"), detach("a")]);
     assert_eq!((bench.state("a"), bench.state("b"), bench.state("c")), ("detaching", "running", "none"));
     // It was being looked for, and is told nothing before it says what it is.
     bench.supervisor.found("d", 9, Seen::Starts, bench.now);
@@ -313,7 +314,7 @@ fn a_stop_detaches_what_has_a_process_and_starts_nothing_more() {
     bench.actions();
     bench.supervisor.stop(bench.now);
     // That f was detached by its user holds for the next daemon as well.
-    assert_eq!(bench.actions(), [detach("a"), detach("b"), release("d")]);
+    assert_eq!(bench.actions(), [release("d"), detach("a"), detach("b")]);
     bench.supervisor.started("c", 9, bench.now);
     bench.supervisor.absent("e", bench.now);
     assert_eq!(bench.actions(), [detach("c"), release("e")]);
@@ -348,6 +349,10 @@ fn what_has_the_name_and_is_none_of_the_file_is_neither_adopted_nor_ended_and_it
     let status = bench.status("a").unwrap();
     assert_eq!((status.state.as_str(), status.why.as_deref(), status.pid), ("taken", Some("another LUN"), None));
     assert_eq!((bench.actions(), bench.supervisor.deadline()), (vec![], None));
+    // Whoever asks for it is told so.
+    let refused = bench.supervisor.start("a", false, bench.now).unwrap_err();
+    assert!(refused.failure() == Failure::InUse && refused.to_string().starts_with("another LUN; "), "{refused}");
+    assert_eq!((bench.actions(), bench.state("a")), (vec![], "taken"));
     // The file may be mended, or that one may end.
     bench.files(&["a"], &[]);
     assert_eq!(bench.actions(), []);
@@ -372,6 +377,13 @@ fn what_has_the_name_and_is_none_of_the_file_is_neither_adopted_nor_ended_and_it
         assert_eq!(bench.actions(), [release("a")]);
         bench.supervisor.taken("b", "another LUN", bench.now);
         assert_eq!((bench.actions(), bench.state("b")), (vec![release("b")], "none"));
+        // Only who is to stop everything says what goes on.
+        let troubles = bench.supervisor.troubles();
+        let is_said = |(_, end): &(String, End)| {
+            end.code() == Some(Failure::InUse.exit_code()) && end.why().unwrap().starts_with("another LUN; ")
+        };
+        let names: Vec<&str> = troubles.iter().filter(|trouble| is_said(trouble)).map(|(name, _)| &**name).collect();
+        assert_eq!(names, if stops { &["a", "b"][..] } else { &[] });
     }
 }
 
@@ -432,6 +444,7 @@ fn a_setting_that_was_refused_is_wanted_still_and_set_again_later_and_at_each_ch
 /// The file of an attachment at that portal, with a gateway at the other one.
 fn stacked(name: &str, portal: &str, gateway: Option<&str>) -> AttachmentFile {
     let mut file = file(name, "a");
+    file.gateway = "b".into();
     file.start.urls = vec![format!("iscsi://{portal}/b/0")];
     file.start.settings = gateway.map(|place| ("front".to_owned(), format!("iscsi:{place}"))).into_iter().collect();
     file
@@ -517,4 +530,63 @@ fn a_stop_detaches_what_stands_on_another_before_that() {
     bench.ended("m", End::Detached);
     assert_eq!(bench.actions(), [release("m")]);
     assert!(bench.supervisor.is_over());
+}
+
+#[test]
+fn files_that_are_gone_together_detach_what_stands_on_another_before_that() {
+    let serve = |bench: &mut Bench| {
+        bench.take(tower(), &[]);
+        for name in ["m", "z", "a"] {
+            bench.supervisor.found(name, 7, Seen::Serves, bench.now);
+        }
+        bench.actions();
+    };
+    let mut bench = Bench::default();
+    serve(&mut bench);
+    assert_eq!(bench.take(vec![], &[]).removed, ["a", "m", "z"]);
+    assert_eq!((bench.actions(), bench.state("m"), bench.state("z")), (vec![detach("a")], "running", "running"));
+    // Its target is away: what it stands on stays for it.
+    bench.supervisor.stayed("a", "it is away", bench.now);
+    assert_eq!(bench.actions(), []);
+    bench.turn(SECOND);
+    bench.ended("a", End::Detached);
+    assert_eq!(bench.actions(), [detach("a"), release("a"), detach("z")]);
+    bench.ended("z", End::Detached);
+    bench.ended("m", End::Detached);
+    assert_eq!(bench.actions(), [release("z"), detach("m"), release("m")]);
+    // One that nobody wants to go holds up nothing, and one that is wanted again only until it has ended.
+    let mut bench = Bench::default();
+    serve(&mut bench);
+    bench.take(vec![tower().remove(0)], &[]);
+    assert_eq!(bench.actions(), [detach("z")]);
+    bench.take(vec![tower().remove(0), tower().remove(2)], &[]);
+    assert_eq!(bench.actions(), []);
+    bench.ended("z", End::Detached);
+    assert_eq!(bench.actions(), [seek("z"), detach("m")]);
+    let mut bench = Bench::default();
+    serve(&mut bench);
+    bench.take(vec![tower().remove(0)], &[]);
+    bench.take(vec![tower().remove(0), tower().remove(2)], &[]);
+    bench.supervisor.stayed("z", "it is away", bench.now);
+    assert_eq!(bench.actions(), [detach("z"), detach("m")]);
+}
+
+#[test]
+fn a_file_that_comes_back_with_other_words_before_its_attachment_ended_is_told_or_counts_at_the_next_start() {
+    let other = || AttachmentFile { url: "iscsi://h/a/1".into(), ..file("a", "a") };
+    let mut bench = Bench::running("a");
+    bench.files(&[], &[]);
+    // It is being detached: its next start has what the file says.
+    assert_eq!(bench.take(vec![other()], &[]).changed, []);
+    assert_eq!(bench.status("a").unwrap().needs_start, ["url"]);
+    // It could not, and goes on with what it was started with.
+    bench.supervisor.stayed("a", "it is away", bench.now);
+    assert_eq!((bench.state("a"), bench.status("a").unwrap().needs_start), ("running", vec!["url".to_owned()]));
+    // It could not for a while: what its file says now is told.
+    let mut bench = Bench::running("a");
+    bench.files(&[], &[]);
+    bench.supervisor.stayed("a", "it is away", bench.now);
+    let change = bench.take(vec![other()], &[]);
+    assert_eq!((change.added, change.changed), (vec!["a".to_owned()], vec![(file("a", "a"), other())]));
+    assert_eq!(bench.state("a"), "running");
 }

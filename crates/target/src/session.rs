@@ -413,7 +413,7 @@ impl Session {
     fn poll_messages(&mut self, context: &Context<'_>) -> bool {
         let Some(units) = self.units.as_ref().filter(|_| self.sharing.is_negotiated()) else { return false };
         let now = || self.server.clock.now();
-        !self.wires.is_empty() && self.sharing.send_messages(units, &mut self.protocol, now, context.waker())
+        self.sharing.send_messages(units, &mut self.protocol, now, context.waker())
     }
 
     /// The deadline of an ended session for its I/O under way. At the end of the server no session
@@ -489,7 +489,7 @@ impl Session {
         };
         let class = cdb.as_ref().map(Cdb::class).ok();
         if let Ok(Cdb::SharingOut { service_action: action_out::REGISTER, .. }) = cdb {
-            self.sharing.register_on(self.protocol.link_of(command.task));
+            self.sharing.register_on(self.protocol.link_of(command.task), units);
         }
         let ticket = Ticket {
             task: command.task,

@@ -415,6 +415,16 @@ impl Session {
         self.nexus.live().map(|link| link.cid).collect()
     }
 
+    /// Bytes of memory of the data of answers that wait until the initiator has acknowledged what comes before them.
+    pub fn held_answer_bytes(&self) -> usize {
+        self.commands.set.held_answer_bytes()
+    }
+
+    /// Whether answers wait for such acknowledgements, or may.
+    pub fn holds_answers(&self) -> bool {
+        !self.commands.set.fences.is_empty()
+    }
+
     /// Tasks that have not ended: waiting for data, with the driver, or held.
     pub fn task_count(&self) -> usize {
         self.commands.set.tasks.len()
@@ -780,7 +790,9 @@ impl Session {
         pdu: &ReceivedPdu,
     ) -> Result<(), CloseReason> {
         let parts = (&mut self.commands.set, &self.lost);
-        match self.managements.handle_request(at, request, &pdu.header, parts, &mut self.nexus)? {
+        let then = self.managements.handle_request(at, request, &pdu.header, parts, &mut self.nexus)?;
+        self.advance_managements();
+        match then {
             Then::Nothing => {}
             Then::Deliver => self.deliver_in_order(),
             Then::Resume(tag) => self.commands.resume(at, tag, request.exp_data_sn, &mut self.nexus),
@@ -790,8 +802,11 @@ impl Session {
 
     /// Advances the task management requests under way, which may wait for what has just happened.
     fn advance_managements(&mut self) {
-        if !self.managements.is_empty() {
-            self.managements.advance(&mut self.commands.set, &mut self.nexus);
+        while !self.managements.is_empty()
+            && let Some(held) = self.managements.advance(&mut self.commands.set, &mut self.nexus)
+        {
+            held.into_iter().for_each(|task| self.commands.answer_held(task, &mut self.nexus));
+            self.advance_logouts();
         }
     }
 

@@ -30,8 +30,11 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::{Error, Result};
 use crate::record_file::sync_directory_of;
+use crate::regular_file;
 
 const PAGE_BYTES: usize = 4096;
+/// The header, all marks, and the parts of each.
+const FILE_BYTES_MAX: u64 = ((1 + CHANGE_MARKS_MAX * (1 + MARK_PARTS)) * PAGE_BYTES) as u64;
 const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"FBYMARKS";
 
@@ -331,9 +334,11 @@ impl MarksFile {
         let shared = Shared { path, serial: serial.to_owned(), range_bytes, birth, file: Mutex::default() };
         let marks = Self { shared: Arc::new(shared), lun: found.path.clone() };
         let context = |error: &std::io::Error| Error::io(format!("cannot use {}", marks.shared.path.display()), error);
-        let bytes = match fs::read(&marks.shared.path) {
+        let bytes = match regular_file::read(&marks.shared.path, FILE_BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok((marks, SavedMarks::default())),
+            // What is no file of ours is void, as one with nothing in it.
+            Err(error) if error.kind() == ErrorKind::InvalidData => Vec::new(),
             Err(error) => return Err(context(&error)),
         };
         let is_same = found.birth == birth || found.birth == FileBirth::default();
@@ -637,6 +642,19 @@ mod tests {
         bytes[60] ^= 1;
         fs::write(&path, bytes).unwrap();
         assert_eq!(open("s1", 1 << 20).1, 0, "a damaged header");
+    }
+
+    /// A start does not wait for somebody who opens the other end of the pipe, nor for the end of a device.
+    #[test]
+    fn what_is_no_file_in_the_place_of_marks_is_void_and_removed_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let (lun, path) = (directory.path().join("lun"), directory.path().join("lun.forebay-marks"));
+        fs::write(&lun, "x").unwrap();
+        let open = || MarksFile::open(path.clone(), "s1", 1 << 20, FoundFile::at(&lun)).unwrap().1.marks.len();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        assert_eq!((open(), path.exists()), (0, false));
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert_eq!((open(), path.exists()), (0, false));
     }
 
     /// While the one was served, or after a crash: with the same name, size and time as far as can be.

@@ -27,6 +27,13 @@ pub fn decode(bytes: [u8; 8]) -> Result<u64, Malformed> {
     }
 }
 
+/// Whether two LUN fields name the same unit, by whichever method. Those that name none are alike: for them there is no
+/// unit.
+pub fn is_same(one: u64, other: u64) -> bool {
+    let number = |field: u64| decode(field.to_be_bytes()).ok();
+    number(one) == number(other)
+}
+
 /// The bytes of LUN `number`.
 ///
 /// # Errors
@@ -66,5 +73,8 @@ mod tests {
         for bytes in [[1, 0, 0, 0, 0, 0, 0, 0], [0, 1, 0, 1, 0, 0, 0, 0], [0xc1, 1, 0, 0, 0, 0, 0, 0], [0x80; 8]] {
             assert!(decode(bytes).is_err(), "{bytes:x?}");
         }
+        let (peripheral, flat) = (1 << 48, 0x4001 << 48);
+        assert!(is_same(peripheral, flat) && !is_same(peripheral, 0));
+        assert!(is_same(1, 2) && !is_same(1, 0), "neither is a unit");
     }
 }

@@ -114,6 +114,7 @@ pub mod place_device;
 mod portal_group;
 mod record_file;
 pub mod registry;
+mod regular_file;
 mod reload_lines;
 pub mod remote;
 pub mod remotes;

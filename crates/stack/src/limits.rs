@@ -17,6 +17,10 @@ pub const CONTROL_CALLERS_MAX: usize = 16;
 /// minutes until a cache is clean; more callers wait in the listen queue.
 pub const CONTROL_ANSWERS_MAX: usize = 64;
 
+/// Longest record that is read (of a sidecar, or of a list of this host): a sidecar with all registrations of persistent
+/// reservations has some hundred KiB, the state of sharing with all spans of ended lives as many.
+pub const RECORD_BYTES_MAX: u64 = 4 << 20;
+
 /// How long a caller of a control socket may take until it has sent its request: some seconds pass
 /// between its connect and its line where many programs wait for a processor. While all places of
 /// callers are taken, one that has had [`CONTROL_TRANSFER_TIME_MAX`] gives its place to the next.

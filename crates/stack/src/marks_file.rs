@@ -30,11 +30,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use logical_unit::change_marks::{ChangeStore, MarkUpdate, SavedMarks, Saving};
 
-use self::page::{HeaderRaw, PAGE_BYTES, Page, header_page, marks_in, opened, page_of};
+use self::page::{FILE_BYTES_MAX, HeaderRaw, PAGE_BYTES, Page, header_page, marks_in, opened, page_of};
 use self::served_file::{FileBirth, Stamp};
 
 use crate::error::{Error, Result};
 use crate::record_file::sync_directory_of;
+use crate::regular_file;
 
 pub use self::served_file::FoundFile;
 
@@ -67,9 +68,11 @@ impl MarksFile {
         let shared = Shared { path, serial: serial.to_owned(), range_bytes, birth, file: Mutex::default() };
         let marks = Self { shared: Arc::new(shared), lun: found.path.clone() };
         let context = |error: &std::io::Error| Error::io(format!("cannot use {}", marks.shared.path.display()), error);
-        let bytes = match fs::read(&marks.shared.path) {
+        let bytes = match regular_file::read(&marks.shared.path, FILE_BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok((marks, SavedMarks::default())),
+            // What is no file of ours is void, as one with nothing in it.
+            Err(error) if error.kind() == ErrorKind::InvalidData => Vec::new(),
             Err(error) => return Err(context(&error)),
         };
         let is_same = found.birth == birth || found.birth == FileBirth::default();
@@ -227,6 +230,19 @@ mod tests {
         bytes[60] ^= 1;
         fs::write(&path, bytes).unwrap();
         assert_eq!(open("s1", 1 << 20).1, 0, "a damaged header");
+    }
+
+    /// A start does not wait for somebody who opens the other end of the pipe, nor for the end of a device.
+    #[test]
+    fn what_is_no_file_in_the_place_of_marks_is_void_and_removed_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let (lun, path) = (directory.path().join("lun"), directory.path().join("lun.forebay-marks"));
+        fs::write(&lun, "x").unwrap();
+        let open = || MarksFile::open(path.clone(), "s1", 1 << 20, FoundFile::at(&lun)).unwrap().1.marks.len();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        assert_eq!((open(), path.exists()), (0, false));
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert_eq!((open(), path.exists()), (0, false));
     }
 
     /// While the one was served, or after a crash: with the same name, size and time as far as can be.

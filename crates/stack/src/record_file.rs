@@ -20,6 +20,8 @@ use self::notes::{ROOM_BYTES, Records, Subject};
 pub(crate) use self::syncing::sync_directory_of;
 use self::syncing::sync_file;
 use crate::error::{Error, Failure};
+use crate::limits::RECORD_BYTES_MAX;
+use crate::regular_file;
 
 mod notes;
 mod syncing;
@@ -30,9 +32,9 @@ pub(crate) const EXTENSION: &str = "json";
 /// The bytes of a record; `None` where there is none. Of a damaged one, all that is there.
 ///
 /// # Errors
-/// Those of the file system.
+/// As [`regular_file::read`].
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
-    match fs::read(path) {
+    match regular_file::read(path, RECORD_BYTES_MAX) {
         Ok(bytes) => Ok(Some(match Records::in_file(&bytes) {
             Some(records) => bytes[records.newest()].to_vec(),
             None => bytes,

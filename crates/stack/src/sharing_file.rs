@@ -6,7 +6,6 @@
 //! twice. So is the secret by which hosts prove after a start who they were before; only the owner
 //! may read the file.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
@@ -17,7 +16,7 @@ use logical_unit::{EndedLives, LifeSecret, SavedSharing, SharingStore};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Failure, Result};
-use crate::record_file::{parse, replace};
+use crate::record_file::{parse, read, replace};
 use crate::sidecar::Sidecar;
 
 /// Version 1.
@@ -78,11 +77,6 @@ impl SharingFile {
     }
 
     fn read(&self) -> Result<SavedSharing> {
-        let text = match fs::read_to_string(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(SavedSharing::default()),
-            Err(error) => return Err(Error::io(format!("cannot read {}", self.path.display()), &error)),
-        };
         let damaged = |why: &dyn std::fmt::Display| {
             let message = format!(
                 "{} is damaged ({why}): remove it when no host that shares the LUN has it attached",
@@ -90,7 +84,13 @@ impl SharingFile {
             );
             Error::new(Failure::Mismatch, message)
         };
-        let record: Record = parse(text.as_bytes()).map_err(|error| damaged(&error))?;
+        let text = match read(&self.path) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Ok(SavedSharing::default()),
+            Err(error) if error.kind() == ErrorKind::InvalidData => return Err(damaged(&error)),
+            Err(error) => return Err(Error::io(format!("cannot read {}", self.path.display()), &error)),
+        };
+        let record: Record = parse(&text).map_err(|error| damaged(&error))?;
         // A sidecar that was made anew means another LUN.
         if record.serial != self.serial {
             return Ok(SavedSharing::default());
@@ -143,6 +143,7 @@ impl SharingStore for SharingFile {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::path::Path;
 
     use super::*;
@@ -221,5 +222,21 @@ mod tests {
             let error = open(&image).map(|_| ()).unwrap_err();
             assert!(error.to_string().contains("is damaged"), "{error}");
         }
+        fs::write(&path, [0, 0xff]).unwrap();
+        assert_eq!(open(&image).map(|_| ()).unwrap_err().failure(), Failure::Mismatch, "no UTF-8");
+    }
+
+    /// A start does not wait for somebody who opens the other end of the pipe, nor for the end of a device.
+    #[test]
+    fn what_is_no_file_in_the_place_of_the_state_of_sharing_is_an_error_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let image = directory.path().join("a.img");
+        let path = directory.path().join("a.img.forebay-sharing");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = open(&image).map(|_| ()).unwrap_err();
+        assert!(error.failure() == Failure::Mismatch && error.to_string().contains("no regular file"), "{error}");
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert_eq!(open(&image).map(|_| ()).unwrap_err().failure(), Failure::Mismatch);
     }
 }

@@ -146,9 +146,17 @@ impl Sidecar {
     /// # Errors
     /// When the sidecar cannot be read or written, or is malformed.
     pub fn serial(&self) -> Result<String> {
-        match fs::read_to_string(&self.path) {
-            Ok(text) => parse(&text, &self.path),
-            Err(error) if error.kind() == ErrorKind::NotFound => self.make(),
+        match self.read()? {
+            Some(record) => Ok(record.serial),
+            None => self.make(),
+        }
+    }
+
+    /// The record; `None` where there is none yet.
+    fn read(&self) -> Result<Option<Record>> {
+        match record_file::read(&self.path) {
+            Ok(text) => text.map(|text| record_in(&text, &self.path)).transpose(),
+            Err(error) if error.kind() == ErrorKind::InvalidData => Err(damaged(&self.path, &error)),
             Err(error) => Err(Error::io(format!("cannot read {}", self.path.display()), &error)),
         }
     }
@@ -174,11 +182,8 @@ impl Sidecar {
     pub fn reservations(&self) -> Result<(SidecarReservations, SavedReservations)> {
         let serial = self.serial()?;
         let sidecar = self.path.clone();
-        let text = fs::read_to_string(&sidecar)
-            .map_err(|error| Error::io(format!("cannot read {}", sidecar.display()), &error))?;
-        let record = record_in(&text, &sidecar)?;
         let mut saved = SavedReservations::default();
-        if let Some(record) = record.reservations {
+        if let Some(record) = self.read()?.and_then(|record| record.reservations) {
             saved.registrations = record.registrations.into_iter().map(|one| (one.nexus, one.key)).collect();
             let held = record.held.map(|held| {
                 ReservationType::from_code(held.kind)
@@ -220,12 +225,8 @@ fn damaged(sidecar: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::new(Failure::Mismatch, message)
 }
 
-fn parse(text: &str, sidecar: &Path) -> Result<String> {
-    record_in(text, sidecar).map(|record| record.serial)
-}
-
-fn record_in(text: &str, sidecar: &Path) -> Result<Record> {
-    let parsed: Record = record_file::parse(text.as_bytes()).map_err(|error| damaged(sidecar, &error))?;
+fn record_in(text: &[u8], sidecar: &Path) -> Result<Record> {
+    let parsed: Record = record_file::parse(text).map_err(|error| damaged(sidecar, &error))?;
     let is_serial =
         |serial: &str| !serial.is_empty() && serial.len() <= 64 && serial.chars().all(|c| c.is_ascii_graphic());
     if !is_serial(&parsed.serial) {
@@ -315,6 +316,21 @@ mod tests {
             assert_eq!(serial_of(&path).unwrap_err().failure(), Failure::Mismatch, "{text}");
             assert_eq!(fs::read_to_string(sidecar_of(&path).path).unwrap(), text);
         }
+    }
+
+    /// A start does not wait for somebody who opens the other end of the pipe, nor for the end of a device.
+    #[test]
+    fn what_is_no_file_in_the_place_of_a_sidecar_is_an_error_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.img");
+        let sidecar = sidecar_of(&path);
+        assert!(std::process::Command::new("mkfifo").arg(&sidecar.path).status().unwrap().success());
+        let error = sidecar.serial().unwrap_err();
+        assert_eq!(error.failure(), Failure::Mismatch, "{error}");
+        assert!(error.to_string().contains("it is no regular file"), "{error}");
+        fs::remove_file(&sidecar.path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &sidecar.path).unwrap();
+        assert_eq!(sidecar.serial().unwrap_err().failure(), Failure::Mismatch);
     }
 
     #[test]

@@ -413,7 +413,7 @@ impl Session {
     fn poll_messages(&mut self, context: &Context<'_>) -> bool {
         let Some(units) = self.units.as_ref().filter(|_| self.sharing.is_negotiated()) else { return false };
         let now = || self.server.clock.now();
-        !self.wires.is_empty() && self.sharing.send_messages(units, &mut self.protocol, now, context.waker())
+        self.sharing.send_messages(units, &mut self.protocol, now, context.waker())
     }
 
     /// The deadline of an ended session for its I/O under way. At the end of the server no session
@@ -475,7 +475,7 @@ impl Session {
     /// Bytes of memory of data-in queued or under way.
     fn used_bytes(&self) -> usize {
         let queued: usize = self.wires.iter().map(|wire| self.protocol.data_bytes_held(wire.link)).sum();
-        self.expected_bytes + queued
+        self.expected_bytes + queued + self.protocol.held_answer_bytes()
     }
 
     /// Starts a command, which completes at once if the device answers at once.
@@ -489,7 +489,7 @@ impl Session {
         };
         let class = cdb.as_ref().map(Cdb::class).ok();
         if let Ok(Cdb::SharingOut { service_action: action_out::REGISTER, .. }) = cdb {
-            self.sharing.register_on(self.protocol.link_of(command.task));
+            self.sharing.register_on(self.protocol.link_of(command.task), units);
         }
         let ticket = Ticket {
             task: command.task,
@@ -773,11 +773,13 @@ impl Session {
         let mut has_moved = false;
         // This session's own commands may wait for an answer of its client of a shared unit.
         let may_share = self.sharing.is_negotiated();
-        let used = self.used_bytes() - if may_share { self.expected_bytes } else { 0 };
+        // So may its answers, for an acknowledgement.
+        let may_wait = if may_share { self.expected_bytes } else { 0 } + self.protocol.held_answer_bytes();
+        let used = self.used_bytes() - may_wait;
         let data_in = &self.server.data_in;
         // A session that waits for others is read from: otherwise its answers to pings would be
         // missed.
-        let may_read = (self.delayed.is_none() || self.waits_for_room || may_share)
+        let may_read = (self.delayed.is_none() || self.waits_for_room || may_share || self.protocol.holds_answers())
             && used <= data_in.session_bytes()
             && (used <= DATA_IN_FIRST_BYTES || !data_in.is_exceeded());
         let mut index = 0;

@@ -9,10 +9,12 @@ use base::clock::{Clock, VirtualClock};
 use base::limits::REFUSALS_LOGGED_MAX;
 use block::Identity;
 use block::memory::MemoryDevice;
+use iscsi::limits::MESSAGE_BYTES_HIGH;
 use iscsi::pdu::*;
 use iscsi::sharing::SHARING;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, SharingOptions};
 use scsi::Cdb;
+use scsi::sharing::action_out;
 use scsi::sharing::message::{ASYNC_EVENT, ASYNC_VCODE};
 use scsi::sharing::{CallbackAnswer, Lock, Message, MessageBody, Mode, Parameters, Resource};
 use target::{Quota, Target, TargetServer, TargetServerOptions};
@@ -103,6 +105,17 @@ impl Host {
         }
     }
 
+    /// Another path of a client.
+    async fn join(&mut self, first: &Self) {
+        let key = first.key_of([HOST.len() as u8; 16]);
+        let list = Parameters::Register { key, registers_reads: true, before: None }.emit();
+        let (service_action, parameter_list_length) = (action_out::REGISTER, list.len() as u32);
+        let cdb = Cdb::SharingOut { service_action, client: first.client, parameter_list_length };
+        let tag = self.send(&cdb, Some(list), parameter_list_length).await;
+        while self.next().await != Sent::End(tag, (0, 0, 0)) {}
+        self.client = first.client;
+    }
+
     fn key_of(&self, mut key: [u8; 16]) -> [u8; 16] {
         key[0] = self.wire.cid as u8;
         key
@@ -133,6 +146,16 @@ impl Host {
 
     async fn good(&mut self, tag: u32) {
         assert_eq!(self.next().await, Sent::End(tag, (0, 0, 0)));
+    }
+
+    /// Waits for the end of a command, past messages.
+    async fn ends(&mut self, tag: u32) {
+        loop {
+            match self.next().await {
+                Sent::Told(message) => self.taken = message.number,
+                end => break assert_eq!(end, Sent::End(tag, (0, 0, 0))),
+            }
+        }
     }
 
     async fn told(&mut self) -> MessageBody {
@@ -563,4 +586,95 @@ async fn a_lock_is_granted_by_a_message_when_its_holder_gives_it_up() {
         other => panic!("{other:?}"),
     }
     assert!(matches!(second.told().await, MessageBody::Granted { request: 1, .. }));
+}
+
+/// 64 locks that nobody else wants.
+fn many_locks(request: u64) -> Parameters {
+    let lock = |block| Lock { resource: Resource::Metadata(block), mode: Some(Mode::MetadataExclusive), grant: 0 };
+    Parameters::Lock { request, transaction: 0, is_reclaim: false, locks: (0..64).map(lock).collect() }
+}
+
+/// The outbox is empty where one path acknowledges, so it bounds nothing of what another one leaves.
+#[tokio::test]
+async fn what_a_path_leaves_is_bounded_and_the_newest_comes_when_it_takes_messages_again() {
+    const REQUESTS: u64 = 1000;
+    const MESSAGE_BYTES: usize = 64 * 24;
+    const IN_THE_STREAM: usize = 64 << 10;
+    let (server, _) = shared(Quota::default());
+    let mut host = Host::registered(&server, 1).await;
+    let mut silent = Host::of_key(&server, 2).await;
+    silent.join(&host).await;
+    for request in 1..=REQUESTS {
+        let lock = host.order(&many_locks(request)).await;
+        let (mut is_answered, mut is_granted) = (false, false);
+        while !(is_answered && is_granted) {
+            match host.next().await {
+                Sent::Told(Message { number, body, .. }) => {
+                    host.taken = number;
+                    is_granted |= matches!(body, MessageBody::Granted { request: of, .. } if of == request);
+                }
+                end => {
+                    assert_eq!(end, Sent::End(lock, (0, 0, 0)));
+                    is_answered = true;
+                }
+            }
+        }
+        // The session of the other path has its turn.
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+        // The last one is not acknowledged: it is what the other path has still to get.
+        if request < REQUESTS {
+            host.order_at_once(&Parameters::Renew { taken: host.taken }).await;
+            host.ends(host.tag).await;
+        }
+    }
+    let mut numbers = Vec::new();
+    while numbers.last() != Some(&host.taken) {
+        match silent.next().await {
+            Sent::Told(message) => numbers.push(message.number),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(numbers.is_sorted(), "{numbers:?}");
+    assert!(numbers.len() * MESSAGE_BYTES < MESSAGE_BYTES_HIGH + 2 * IN_THE_STREAM, "{} messages", numbers.len());
+}
+
+/// Registered by one connection of its session, on which nothing arrives any more, a client registers by the other.
+#[tokio::test]
+async fn what_was_not_taken_comes_first_where_a_client_registers_by_another_connection() {
+    let (server, _) = shared(Quota::default());
+    let keys = [("TargetName", NAME), (SHARING, "1"), ("MaxConnections", "2")];
+    let (mut wire, _) = connect(&server);
+    let tsih = wire.try_log_in(1, 0, &keys).await.tsih;
+    wire.settle().await;
+    let mut lost = Host { wire, client: 0, taken: 0, tag: 100 };
+    lost.register().await;
+    lost.has_read(0).await;
+    let mut stock = Host::stock(&server, 2).await;
+    let write = stock.write(0, 7).await;
+    let (mut wire, _) = connect(&server);
+    (wire.cid, wire.cmd_sn) = (1, lost.wire.cmd_sn);
+    assert_eq!(wire.try_log_in(1, tsih, &keys).await.status, LoginStatus::SUCCESS);
+    let mut host = Host { wire, client: lost.client, taken: lost.taken, tag: 200 };
+    let key = lost.key_of([HOST.len() as u8; 16]);
+    let tag = host.order(&Parameters::Register { key, registers_reads: true, before: None }).await;
+    let (mut callback, mut numbers) = (None, Vec::new());
+    while numbers.len() < 3 {
+        match host.next().await {
+            Sent::End(of, sense) => assert_eq!((of, sense), (tag, (0, 0, 0))),
+            Sent::Told(Message { number, body, .. }) => {
+                numbers.push(number);
+                if let MessageBody::Purge { callback: asked, .. } = body {
+                    callback = Some(asked);
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(numbers, [1, 2, 3], "it has acknowledged nothing");
+    host.taken = 3;
+    let answer = host.acknowledge(callback.expect("it was asked")).await;
+    host.ends(answer).await;
+    stock.good(write).await;
 }

@@ -53,6 +53,7 @@ pub mod connection;
 mod data_in;
 mod discovery;
 pub mod event;
+mod fences;
 mod full_feature;
 mod granted_logout;
 mod kept_responses;

@@ -33,7 +33,9 @@ pub(super) struct PendingManagement {
     pub(super) carried_out: Option<TaskManagementOutcome>,
     /// The driver's outcome.
     pub(super) outcome: Option<TaskManagementOutcome>,
-    /// Responses of other connections that must be acknowledged first (RFC 7143 4.2.2.3.2); set
-    /// when all else is done.
+    /// Responses of other connections that must be acknowledged first (RFC 7143 4.2.2.3.2), set
+    /// when all else is done; then its own response, while its fence is up.
     pub(super) fences: Option<Vec<(LinkId, Serial32)>>,
+    /// Whether its response was sent.
+    pub(super) is_answered: bool,
 }

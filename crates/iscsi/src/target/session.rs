@@ -47,8 +47,8 @@ use super::retained_share::RetainedShare;
 use super::task_set::{Held, TaskSet};
 use crate::framing::{DataSegment, Destination, FramingError, Progress, ReceivedPdu};
 use crate::limits::{
-    BUFFER_RETRY_INTERVAL, HELD_REQUEST_BYTES_MAX, RESPONSE_BYTES_HIGH, SESSION_CONNECTIONS_MAX, WORK_PER_TURN,
-    WORK_TEXT_BYTES,
+    BUFFER_RETRY_INTERVAL, HELD_REQUEST_BYTES_MAX, MESSAGE_BYTES_HIGH, RESPONSE_BYTES_HIGH, SESSION_CONNECTIONS_MAX,
+    WORK_PER_TURN, WORK_TEXT_BYTES,
 };
 use crate::negotiation::{Negotiated, SessionType};
 use crate::pdu::{
@@ -415,6 +415,16 @@ impl Session {
         self.nexus.live().map(|link| link.cid).collect()
     }
 
+    /// Bytes of memory of the data of answers that wait until the initiator has acknowledged what comes before them.
+    pub fn held_answer_bytes(&self) -> usize {
+        self.commands.set.held_answer_bytes()
+    }
+
+    /// Whether answers wait for such acknowledgements, or may.
+    pub fn holds_answers(&self) -> bool {
+        !self.commands.set.fences.is_empty()
+    }
+
     /// Tasks that have not ended: waiting for data, with the driver, or held.
     pub fn task_count(&self) -> usize {
         self.commands.set.tasks.len()
@@ -484,30 +494,32 @@ impl Session {
         self.commands.feed_starved(&mut self.nexus);
     }
 
-    /// Sends an asynchronous message of our own, with data, on one connection: `preferred`, if it
-    /// still exists. Returns `false` when there is none.
-    pub fn send_message(
-        &mut self,
-        now: Instant,
-        preferred: Option<LinkId>,
-        (event, code): (u8, u8),
-        data: Vec<u8>,
-    ) -> bool {
+    /// Whether an asynchronous message of our own may be sent: there is a connection for it, which is `preferred` if
+    /// that still exists, and little enough waits there to be written.
+    pub fn may_send_message(&self, preferred: Option<LinkId>) -> bool {
+        self.link_for_message(preferred).is_some_and(|link| link.transmit.answer_bytes() <= MESSAGE_BYTES_HIGH)
+    }
+
+    /// Sends an asynchronous message of our own, with data, on the connection of [`Session::may_send_message`]. Without
+    /// one it is lost.
+    pub fn send_message(&mut self, now: Instant, preferred: Option<LinkId>, (event, code): (u8, u8), data: Vec<u8>) {
         self.nexus.now = now;
-        let chosen = self.nexus.live().find(|link| Some(link.id) == preferred).or_else(|| self.nexus.live().next());
-        let Some(at) = chosen.map(|link| link.id) else { return false };
+        let Some(at) = self.link_for_message(preferred).map(|link| link.id) else { return };
         let (exp_cmd_sn, max_cmd_sn) = self.commands.numbers();
-        let Some(link) = live(&mut self.nexus.links, at) else { return false };
+        let Some(link) = live(&mut self.nexus.links, at) else { return };
         let stat_sn = link.take_stat_sn();
         let event = AsyncEvent::Vendor { event, code, parameters: [0; 3] };
         let message = AsyncMessage { event, lun: 0, stat_sn, exp_cmd_sn, max_cmd_sn };
         link.push_response(stat_sn, &message, DataSegment::from(data));
         let kept = link.check_kept();
         self.end_on_error(at, kept);
-        true
     }
 
     // Inside.
+
+    fn link_for_message(&self, preferred: Option<LinkId>) -> Option<&Link> {
+        self.nexus.live().find(|link| Some(link.id) == preferred).or_else(|| self.nexus.live().next())
+    }
 
     /// Connections that must show signs of life. An initiator that is logging out may only wait for
     /// the response.
@@ -778,7 +790,9 @@ impl Session {
         pdu: &ReceivedPdu,
     ) -> Result<(), CloseReason> {
         let parts = (&mut self.commands.set, &self.lost);
-        match self.managements.handle_request(at, request, &pdu.header, parts, &mut self.nexus)? {
+        let then = self.managements.handle_request(at, request, &pdu.header, parts, &mut self.nexus)?;
+        self.advance_managements();
+        match then {
             Then::Nothing => {}
             Then::Deliver => self.deliver_in_order(),
             Then::Resume(tag) => self.commands.resume(at, tag, request.exp_data_sn, &mut self.nexus),
@@ -788,8 +802,11 @@ impl Session {
 
     /// Advances the task management requests under way, which may wait for what has just happened.
     fn advance_managements(&mut self) {
-        if !self.managements.is_empty() {
-            self.managements.advance(&mut self.commands.set, &mut self.nexus);
+        while !self.managements.is_empty()
+            && let Some(held) = self.managements.advance(&mut self.commands.set, &mut self.nexus)
+        {
+            held.into_iter().for_each(|task| self.commands.answer_held(task, &mut self.nexus));
+            self.advance_logouts();
         }
     }
 

@@ -16,7 +16,7 @@ use base::clock::Instant;
 use base::serial::Serial32;
 use scsi::{Cdb, CdbError, Sense, Status};
 
-use super::event::{LinkId, TaskId};
+use super::event::{LinkId, Outcome, TaskId};
 use crate::pdu::{DataOut, ScsiCommand, TargetTransferTag};
 
 /// A task from its command PDU to its response.
@@ -35,6 +35,9 @@ pub(super) struct Task {
     pub(super) place: u64,
     /// Whether the driver has it.
     pub(super) is_started: bool,
+    /// The driver's outcome, or that of its failure, which waits for a [fence](super::fences::Fences); with its place
+    /// among those that wait.
+    pub(super) answer: Option<(u64, Outcome)>,
     /// Whether its response must not be sent any more.
     pub(super) is_aborted: bool,
     /// Whether a task management function covers it that may still be refused: nothing of it begins meanwhile.

@@ -11,13 +11,14 @@ use super::answer::Answer;
 use super::answers::Answers;
 use super::barrier::Barrier;
 use super::command_window::CommandWindow;
-use super::event::{LinkId, TaskId, TaskManagementId};
+use super::event::{LinkId, Outcome, TaskId, TaskManagementId};
+use super::fences::Fences;
 use super::knowledge::Knowledge;
 use super::retained_share::RetainedShare;
 use super::task::{DataOutHeld, Task};
 use crate::framing::ReceivedPdu;
 use crate::limits::{COMMAND_WINDOW, IMMEDIATE_DATA_TASKS_MAX, IMMEDIATE_TASKS_MAX, RETAINED_ANSWERS};
-use crate::pdu::InitiatorTaskTag;
+use crate::pdu::{InitiatorTaskTag, ScsiCommand};
 
 /// An entry of the command window that waits for its turn.
 pub(super) enum Held {
@@ -42,6 +43,10 @@ pub(super) struct TaskSet {
     pub(super) knowledge: Knowledge,
     /// One for each function under way that is for several tasks.
     barriers: Vec<Barrier>,
+    /// What holds answers back.
+    pub(super) fences: Fences,
+    /// What of each unit was ended before it came; one entry for each unit of the target at most.
+    ended: Vec<Barrier>,
     /// The data-out buffers of its tasks.
     data_out: DataOutHeld,
     /// Delivered tasks of the window that have not ended.
@@ -59,6 +64,8 @@ impl TaskSet {
             starved: VecDeque::new(),
             knowledge: Knowledge::new(),
             barriers: Vec::new(),
+            fences: Fences::default(),
+            ended: Vec::new(),
             data_out: DataOutHeld::default(),
             under_way: 0,
             immediate_tasks: 0,
@@ -131,11 +138,75 @@ impl TaskSet {
         self.barriers.push(barrier);
     }
 
-    /// Whether a task is behind a function under way, and waits.
+    /// Notes that the driver has the function of a barrier: commands that it covers and that come from now on wait for
+    /// what it comes to.
+    pub(super) fn begin_barrier(&mut self, function: TaskManagementId) {
+        self.barriers.iter_mut().filter(|barrier| barrier.id == function).for_each(|barrier| barrier.is_begun = true);
+    }
+
+    /// Notes that a function was carried out before all commands that it covers had come: those that come later are
+    /// [over](Self::is_over).
+    pub(super) fn note_ended(&mut self, function: Barrier) {
+        if self.window.has_delivered_up_to(function.cmd_sn) {
+            return;
+        }
+        let same =
+            |noted: &Barrier| noted.lun.zip(function.lun).is_some_and(|(one, other)| scsi::lun::is_same(one, other));
+        match self.ended.iter_mut().find(|noted| same(noted)) {
+            Some(noted) if noted.cmd_sn.is_before(function.cmd_sn) => *noted = function,
+            Some(_) => {}
+            None => self.ended.push(function),
+        }
+    }
+
+    /// Whether a function that was carried out and answered covers a command that comes only now: it ended before it
+    /// came (RFC 7143 11.5.1), and has no answer.
+    pub(super) fn is_over(&self, command: &ScsiCommand) -> bool {
+        self.ended.iter().any(|function| function.covers(command))
+    }
+
+    /// Forgets functions whose covered commands have all come.
+    pub(super) fn forget_ended(&mut self) {
+        let window = &self.window;
+        self.ended.retain(|function| !window.has_delivered_up_to(function.cmd_sn));
+    }
+
+    /// Holds an answer back if its unit has a fence; else returns it. A task that has one is not with the driver.
+    pub(super) fn hold_answer(&mut self, id: TaskId, outcome: Outcome) -> Option<Outcome> {
+        let lun = self.task(id).map(|task| task.header.lun);
+        if !self.fences.hold_back(lun) {
+            return Some(outcome);
+        }
+        let place = self.next_generation();
+        if let Some(task) = self.task(id) {
+            (task.is_started, task.answer) = (false, Some((place, outcome)));
+        }
+        None
+    }
+
+    /// Takes a fence down. Returns the tasks whose answers were held back, in the order of these; another fence may hold
+    /// some back still.
+    #[must_use]
+    pub(super) fn clear_fence(&mut self, function: TaskManagementId) -> Vec<TaskId> {
+        self.fences.clear(function);
+        let mut held: Vec<_> = self.all().filter_map(|task| Some((task.answer.as_ref()?.0, task.id))).collect();
+        held.sort_by_key(|(place, _)| *place);
+        held.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Bytes of memory of the data of answers that are held back.
+    pub(super) fn held_answer_bytes(&self) -> usize {
+        if self.fences.is_empty() {
+            return 0;
+        }
+        self.all().filter_map(|task| task.answer.as_ref()).map(|(_, answer)| answer.data_in.capacity()).sum()
+    }
+
+    /// Whether a task waits for a function under way.
     pub(super) fn is_held_back(&self, id: TaskId) -> bool {
         let task = || self.tasks.get(&id.initiator_task_tag).filter(|task| task.id == id);
         !self.barriers.is_empty()
-            && task().is_some_and(|task| self.barriers.iter().any(|barrier| barrier.is_before(&task.header)))
+            && task().is_some_and(|task| self.barriers.iter().any(|barrier| barrier.holds_back(&task.header)))
     }
 
     /// Lets go what was behind a function that is carried out or refused. Returns the tasks that may go on, in the order

@@ -11,6 +11,8 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 use super::served_file::{FileBirth, Stamp};
 
 pub(super) const PAGE_BYTES: usize = 4096;
+/// The header, all marks, and the parts of each.
+pub(super) const FILE_BYTES_MAX: u64 = ((1 + CHANGE_MARKS_MAX * (1 + MARK_PARTS)) * PAGE_BYTES) as u64;
 const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"FBYMARKS";
 

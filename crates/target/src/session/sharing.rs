@@ -37,9 +37,13 @@ impl Sharing {
         self.is_negotiated
     }
 
-    /// Notes on which connection the client registered.
-    pub(super) fn register_on(&mut self, link: Option<LinkId>) {
-        self.registered_on = link;
+    /// Notes on which connection the client registered. Where that is another one than before, what it has not taken
+    /// comes there as well, before what comes now: on the former one it may never arrive.
+    pub(super) fn register_on(&mut self, link: Option<LinkId>, units: &Units) {
+        let before = std::mem::replace(&mut self.registered_on, link);
+        if before.is_some() && before != link {
+            self.rewind_messages(Some(units));
+        }
     }
 
     /// Holds the data of a command back if other hosts have copies of the blocks that it changes. Returns whether it
@@ -93,8 +97,9 @@ impl Sharing {
         self.postponed.pop_front()
     }
 
-    /// Sends the messages of shared units to this initiator. Returns whether there were any; without a connection they
-    /// wait.
+    /// Sends the messages of shared units to this initiator. Returns whether there were any. Without a connection they
+    /// wait, and so they do while the initiator leaves much on it: of those that it takes elsewhere meanwhile nothing is
+    /// kept for it here.
     pub(super) fn send_messages(
         &self,
         units: &Units,
@@ -103,13 +108,14 @@ impl Sharing {
         waker: &Waker,
     ) -> bool {
         let mut has_sent = false;
-        while let Some((lun, Addressed { client, number, body })) = units.luns.poll_message(&units.nexus, waker) {
+        while protocol.may_send_message(self.registered_on)
+            && let Some((lun, Addressed { client, number, body })) = units.luns.poll_message(&units.nexus, waker)
+        {
             has_sent = true;
             let lun = scsi::lun::encode(lun).map_or(0, u64::from_be_bytes);
             let message = Message { lun, client, number, body }.emit();
             // There is no sense data in front of it.
             let data = [&[0; 2], message.as_slice()].concat();
-            // A message without a connection is sent again with the next one.
             let kind = (ASYNC_EVENT, ASYNC_VCODE);
             protocol.send_message(now(), self.registered_on, kind, data);
         }

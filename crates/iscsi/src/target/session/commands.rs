@@ -66,6 +66,13 @@ impl Commands {
             }
             Admission::Reject(reason) => return reject(reason, &self.set, nexus),
         }
+        if self.set.is_over(&command) {
+            nexus.note_ignored(at, pdu.header.data_segment_bytes);
+            if !command.is_immediate {
+                self.set.window.take(command.cmd_sn, Held::Plugged);
+            }
+            return Ok(!command.is_immediate);
+        }
         if pdu.data.is_corrupt {
             // The command is dropped; the initiator may send it again (RFC 7143 11.17.1, note 1).
             return reject(RejectReason::DataDigestError, &self.set, nexus);
@@ -102,6 +109,7 @@ impl Commands {
             asked_bytes: plan.asked_bytes,
             is_delivered: command.is_immediate,
             is_started: false,
+            answer: None,
             is_aborted: false,
             is_suspended: false,
             outlives_function: false,
@@ -120,7 +128,9 @@ impl Commands {
 
     /// Delivers the next command or request whose turn in the command order has come, of any connection.
     pub(super) fn next_turn(&mut self, nexus: &mut Nexus) -> Option<Turn> {
-        Some(match self.set.window.next_in_order()? {
+        let held = self.set.window.next_in_order()?;
+        self.set.forget_ended();
+        Some(match held {
             Held::Task(id) => {
                 self.set.deliver_task(id);
                 self.advance_task(id, nexus);
@@ -265,7 +275,7 @@ impl Commands {
         }
         let Some(task) = self.set.task(id) else { return };
         let at = task.link;
-        if !task.is_delivered || task.is_started || task.is_suspended {
+        if !task.is_delivered || task.is_started || task.is_suspended || task.answer.is_some() {
             return;
         }
         let is_failed = task.failure.is_some();
@@ -352,9 +362,9 @@ impl Commands {
     }
 
     fn fail_task(&mut self, id: TaskId, nexus: &mut Nexus) {
-        let Some(task) = self.set.remove_task(id) else { return };
-        let (status, sense) = task.failure.map(|failure| (failure.status(), failure.sense())).unwrap_or_default();
-        self.respond(&task, Outcome { status, sense, ..Outcome::default() }, nexus);
+        let failure = self.set.task(id).and_then(|task| task.failure);
+        let (status, sense) = failure.map(|failure| (failure.status(), failure.sense())).unwrap_or_default();
+        self.complete(id, Outcome { status, sense, ..Outcome::default() }, nexus);
         self.feed_starved(nexus);
     }
 
@@ -387,19 +397,35 @@ impl Commands {
         }
     }
 
-    /// Ends a task with its outcome from the driver. Those of tasks that have ended are ignored. Returns whether it was
-    /// one that had not.
+    /// Ends a task with its outcome from the driver, at once or when no fence holds its answer back. Those of tasks that
+    /// have ended are ignored. Returns whether it was one that had not.
     pub(super) fn complete(&mut self, id: TaskId, outcome: Outcome, nexus: &mut Nexus) -> bool {
-        let Some(task) = self.set.remove_task(id) else { return false };
+        let Some(task) = self.set.task(id).filter(|task| task.answer.is_none()) else { return false };
         let outcome = match outcome.is_silent {
             true if task.outlives_function => Outcome { status: Status::TaskAborted.code(), ..Outcome::default() },
             _ => outcome,
         };
-        if !task.is_aborted && !outcome.is_silent {
+        if task.is_aborted || outcome.is_silent {
+            self.set.remove_task(id);
+        } else if let Some(outcome) = self.set.hold_answer(id, outcome) {
+            self.answer(id, outcome, nexus);
+        }
+        true
+    }
+
+    /// Ends a task whose answer was held back, if nothing holds it back any more.
+    pub(super) fn answer_held(&mut self, id: TaskId, nexus: &mut Nexus) {
+        let answer = self.set.task(id).and_then(|task| task.answer.take());
+        if let Some(outcome) = answer.and_then(|(_, answer)| self.set.hold_answer(id, answer)) {
+            self.answer(id, outcome, nexus);
+        }
+    }
+
+    fn answer(&mut self, id: TaskId, outcome: Outcome, nexus: &mut Nexus) {
+        if let Some(task) = self.set.remove_task(id) {
             self.note_news(&task, &outcome.news, nexus);
             self.respond(&task, outcome, nexus);
         }
-        true
     }
 
     /// Notes the news of a response that is about to be sent; without its connection it brings none.
@@ -414,7 +440,7 @@ impl Commands {
     /// Frees the data buffers of a lost connection's waiting tasks: after a reassignment the data
     /// is sent again.
     pub(super) fn free_buffers_of(&mut self, at: LinkId, nexus: &mut Nexus) {
-        let is_waiting = |task: &&mut Box<Task>| task.link == at && !task.is_started;
+        let is_waiting = |task: &&mut Box<Task>| task.link == at && !task.is_started && task.answer.is_none();
         let waiting = self.set.tasks.values_mut().filter(is_waiting).map(|task| {
             task.data_out.forget();
             task.id

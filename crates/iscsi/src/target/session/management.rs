@@ -15,7 +15,12 @@
 //! function begin with the same CmdSN, wait until it is carried out or refused ([`Barrier`]), and are answered.
 //!
 //! The wait for commands and data has an end (`ABORT_DATA_TIMEOUT`): common initiators stop sending
-//! them. So has the wait for acknowledgements (`FENCE_TIMEOUT`): the connections that owe them end.
+//! them. What is covered and comes later is not carried out, and has no answer. So has the wait for acknowledgements
+//! (`FENCE_TIMEOUT`): the connections that owe them end.
+//!
+//! Where ResponseFence was agreed on and there are several connections, what the driver answers for these units while
+//! acknowledgements are waited for, and until that of the function's own response, is held back
+//! ([`Fences`](super::super::fences::Fences)).
 
 use base::clock::Instant;
 
@@ -30,6 +35,7 @@ use super::super::task_set::{Held, TaskSet};
 use super::lost::LostConnections;
 use crate::framing::ReceivedHeader;
 use crate::limits::{ABORT_DATA_TIMEOUT, FENCE_TIMEOUT, TASK_MANAGEMENT_MAX};
+use crate::negotiation::TaskReporting;
 use crate::pdu::{
     InitiatorTaskTag, RejectReason, TaskManagementFunction, TaskManagementOutcome, TaskManagementRequest,
 };
@@ -85,12 +91,12 @@ impl Managements {
 
     /// Whether a response will be sent on this connection.
     pub(super) fn are_of(&self, at: LinkId) -> bool {
-        self.pending.iter().any(|pending| pending.link == at)
+        self.pending.iter().any(|pending| pending.link == at && !pending.is_answered)
     }
 
     /// Whether a tag belongs to a request that waits.
     fn has(&self, tag: InitiatorTaskTag) -> bool {
-        self.pending.iter().any(|pending| pending.initiator_task_tag == tag)
+        self.pending.iter().any(|pending| pending.initiator_task_tag == tag && !pending.is_answered)
     }
 
     /// Forgets all: the session has ended.
@@ -132,7 +138,7 @@ impl Managements {
                     succeeded_if(task.is_some_and(|task| !task.is_aborted))
                 }
                 Function::QueryTaskSet => {
-                    let is_there = |task: &Task| task.header.lun == request.lun && !task.is_aborted;
+                    let is_there = |task: &Task| scsi::lun::is_same(task.header.lun, request.lun) && !task.is_aborted;
                     succeeded_if(set.all().any(is_there))
                 }
                 Function::TaskReassign => {
@@ -290,6 +296,7 @@ impl Managements {
             carried_out: None,
             outcome: None,
             fences: None,
+            is_answered: false,
         };
         if let Some(barrier) = barrier(&pending) {
             set.add_barrier(barrier);
@@ -297,7 +304,6 @@ impl Managements {
         suspend(&mut pending, set);
         pending.awaits_data = pending.covered.iter().copied().filter(|id| awaits_data(*id, set, nexus)).collect();
         self.pending.push(pending);
-        self.advance(set, nexus);
     }
 
     /// Notes that the driver carries a function out: from now on the tasks that it covers are not answered any more.
@@ -306,6 +312,11 @@ impl Managements {
     pub(super) fn carry_out(&mut self, id: TaskManagementId, set: &mut TaskSet) -> Vec<TaskId> {
         let Some(pending) = self.pending.iter_mut().find(|pending| pending.id == id) else { return Vec::new() };
         if pending.carried_out.is_none() {
+            // What came after the driver was told is covered, too, and so is what is still to come.
+            suspend(pending, set);
+            if let Some(barrier) = barrier(pending).filter(|barrier| barrier.lun.is_some()) {
+                set.note_ended(barrier);
+            }
             let has_ended = pending.task.is_some_and(|task| !set.has(task));
             pending.carried_out = Some(match has_ended {
                 true => TaskManagementOutcome::TaskDoesNotExist,
@@ -336,6 +347,9 @@ impl Managements {
         };
         let Some(pending) = self.pending.iter_mut().find(|pending| pending.id == id) else { return behind };
         pending.outcome = Some(outcome);
+        if pending.carried_out.is_none() {
+            suspend(pending, set);
+        }
         let mut freed = std::mem::take(&mut pending.covered);
         freed.retain(|id| self.pending.iter().all(|other| !other.covered.contains(id)));
         for id in &freed {
@@ -359,8 +373,9 @@ impl Managements {
         late.flat_map(|pending| pending.fences.iter().flatten()).map(|(link, _)| *link).collect()
     }
 
-    /// Advances every request as far as possible.
-    pub(super) fn advance(&mut self, set: &mut TaskSet, nexus: &mut Nexus) {
+    /// Advances every request as far as possible, or until a fence is cleared: then it returns the tasks whose answers
+    /// waited for that, which are to be answered before the next request.
+    pub(super) fn advance(&mut self, set: &mut TaskSet, nexus: &mut Nexus) -> Option<Vec<TaskId>> {
         let mut index = 0;
         while let Some(pending) = self.pending.get_mut(index) {
             pending.waits_for.retain(|&id| set.has(id));
@@ -369,21 +384,40 @@ impl Managements {
                 begin(pending, set, nexus);
             }
             fence(pending, set, nexus);
-            let is_finished = pending.fences.as_ref().is_some_and(Vec::is_empty);
-            if !is_finished {
-                index += 1;
-                continue;
-            }
-            let pending = self.pending.remove(index);
-            if let Some(mut outcome) = pending.outcome {
-                if outcome == TaskManagementOutcome::FunctionComplete {
-                    forget_unclaimed(pending.function, pending.lun, set, nexus);
-                    outcome = pending.carried_out.unwrap_or(outcome);
+            let is_acknowledged = pending.fences.as_ref().is_some_and(Vec::is_empty);
+            match (is_acknowledged, pending.is_answered) {
+                (false, _) => index += 1,
+                (true, false) => {
+                    answer(pending, set, nexus);
+                    if !set.fences.has(pending.id) {
+                        self.pending.remove(index);
+                    }
                 }
-                let numbers = set.command_numbers();
-                nexus.send_management_response(pending.link, pending.initiator_task_tag, outcome, numbers);
+                (true, true) => {
+                    let id = self.pending.remove(index).id;
+                    return Some(set.clear_fence(id));
+                }
             }
         }
+        None
+    }
+}
+
+/// Sends the response of a function. Where its fence is up, it waits for the acknowledgement of it.
+fn answer(pending: &mut PendingManagement, set: &mut TaskSet, nexus: &mut Nexus) {
+    pending.is_answered = true;
+    let Some(mut outcome) = pending.outcome else { return };
+    if outcome == TaskManagementOutcome::FunctionComplete {
+        forget_unclaimed(pending.function, pending.lun, set, nexus);
+        outcome = pending.carried_out.unwrap_or(outcome);
+    }
+    let numbers = set.command_numbers();
+    nexus.send_management_response(pending.link, pending.initiator_task_tag, outcome, numbers);
+    if set.fences.has(pending.id) {
+        let own = nexus.live().find(|link| link.id == pending.link).map(|link| (link.id, link.stat_sn));
+        nexus.ping(pending.link, numbers);
+        pending.fences = Some(own.into_iter().collect());
+        pending.deadline = nexus.now + FENCE_TIMEOUT;
     }
 }
 
@@ -393,7 +427,7 @@ fn barrier(pending: &PendingManagement) -> Option<Barrier> {
         Scope::Target => None,
         Scope::LogicalUnit => Some(pending.lun),
     };
-    Some(Barrier { id: pending.id, lun, cmd_sn: pending.cmd_sn })
+    Some(Barrier { id: pending.id, lun, cmd_sn: pending.cmd_sn, is_begun: pending.is_begun })
 }
 
 /// Suspends the tasks that a function covers.
@@ -428,20 +462,29 @@ fn begin(pending: &mut PendingManagement, set: &mut TaskSet, nexus: &mut Nexus) 
     }
     // Tasks with a lower number that came during this wait are covered, too.
     suspend(pending, set);
+    set.begin_barrier(id);
     pending.is_begun = true;
     nexus.events.push_back(Event::TaskManagement(TaskManagement { id, function, lun, task }));
 }
 
 /// Waits until other connections have acknowledged their responses (RFC 7143 4.2.2.3.2,
 /// 11.6.1); on the response's own connection the order of the stream is enough.
-fn fence(pending: &mut PendingManagement, set: &TaskSet, nexus: &mut Nexus) {
+fn fence(pending: &mut PendingManagement, set: &mut TaskSet, nexus: &mut Nexus) {
     if !pending.waits_for.is_empty() || pending.outcome.is_none() {
         return;
     }
     if pending.fences.is_none() {
+        let lun = (scope(pending.function) != Some(Scope::Target)).then_some(pending.lun);
+        if set.fences.hold_back(lun) {
+            return;
+        }
         let at = pending.link;
         let is_open = |link: &&Link| link.id != at && link.exp_stat_sn != link.stat_sn;
         let is_fenced = scope(pending.function).is_some();
+        let is_agreed = nexus.full.negotiated.task_reporting == TaskReporting::ResponseFence;
+        if is_fenced && is_agreed && nexus.live().nth(1).is_some() {
+            set.fences.raise(pending.id, lun);
+        }
         let fences: Vec<_> =
             nexus.live().filter(|_| is_fenced).filter(is_open).map(|link| (link.id, link.stat_sn)).collect();
         fences.iter().for_each(|(link, _)| nexus.ping(*link, set.command_numbers()));
@@ -458,7 +501,7 @@ fn fence(pending: &mut PendingManagement, set: &TaskSet, nexus: &mut Nexus) {
 /// cannot be claimed by a reassignment any more.
 fn forget_unclaimed(function: TaskManagementFunction, lun: u64, set: &mut TaskSet, nexus: &Nexus) {
     let Some(scope) = scope(function) else { return };
-    let is_covered = |answer: &Answer| scope == Scope::Target || answer.lun == lun;
+    let is_covered = |answer: &Answer| scope == Scope::Target || scsi::lun::is_same(answer.lun, lun);
     set.forget_answers(|answer| !nexus.is_live(answer.link) && is_covered(answer));
 }
 

@@ -9,6 +9,8 @@ use crate::limits::{ABORT_DATA_TIMEOUT, FENCE_TIMEOUT};
 use crate::pdu::*;
 
 const TASK_ABORTED: u8 = 0x40;
+/// LUN 0 by the method of a flat space.
+const FLAT_ZERO: u64 = 0x4000_0000_0000_0000;
 
 fn function_begun(peer: &mut Peer) -> TaskManagementId {
     match peer.events.pop() {
@@ -84,6 +86,65 @@ fn a_command_for_another_unit_passes_a_function() {
     let other = peer.started();
     peer.complete(other.task, good(&pattern(512)));
     assert!(matches!(peer.receive_bhs()[..], [Bhs::DataIn(_)]));
+}
+
+/// The same unit has two LUN fields (SAM-5 4.7.7).
+#[test]
+fn a_command_behind_a_function_waits_whichever_way_it_names_the_unit() {
+    let mut peer = waiting(TaskManagementFunction::LogicalUnitReset);
+    let mut behind = peer.command(0x11, CDB_READ, Direction::Read, 512);
+    behind.lun = FLAT_ZERO;
+    peer.send(&behind, Vec::new());
+    peer.sleep(ABORT_DATA_TIMEOUT);
+    let id = function_begun(&mut peer);
+    peer.target.handle_task_management(peer.now, id, TaskManagementOutcome::FunctionComplete);
+    peer.collect_events();
+    assert_eq!(peer.started().task.initiator_task_tag, itt(0x11));
+}
+
+/// RFC 7143 11.5.1: a function for a unit does not wait for ever for commands with lower numbers. Those that come when
+/// the driver has it, or after its response, are ended with it: their numbers are used, and that is all.
+#[test]
+fn a_command_that_a_function_covers_and_that_comes_later_is_not_carried_out() {
+    use TaskManagementFunction::{AbortTaskSet, ClearTaskSet, LogicalUnitReset};
+    for function in [AbortTaskSet, ClearTaskSet, LogicalUnitReset] {
+        for outcome in [TaskManagementOutcome::FunctionComplete, TaskManagementOutcome::LunDoesNotExist] {
+            let is_carried_out = outcome == TaskManagementOutcome::FunctionComplete;
+            let mut peer = Peer::logged_in(parameters(), &[]);
+            let meanwhile = peer.command(0x10, cdb_write(512), Direction::Write, 512);
+            let mut of_another = peer.command(0x11, CDB_READ, Direction::Read, 512);
+            of_another.lun = 0x0001_0000_0000_0000;
+            let mut late = peer.command(0x12, cdb_write(512), Direction::Write, 512);
+            late.lun = FLAT_ZERO;
+            peer.task_management(0x40, function, None);
+            assert!(peer.receive().is_empty() && peer.events.is_empty(), "they are waited for");
+            peer.sleep(ABORT_DATA_TIMEOUT);
+            let id = function_begun(&mut peer);
+            peer.send(&meanwhile, pattern(512));
+            peer.collect_events();
+            assert!(peer.events.is_empty(), "it waits for what the function comes to");
+            peer.target.handle_task_management(peer.now, id, outcome);
+            assert_eq!(outcome_of(&peer.receive_bhs()[0]), outcome);
+            let started = |peer: &mut Peer| {
+                peer.collect_events();
+                std::mem::take(&mut peer.events)
+                    .into_iter()
+                    .map(|event| match event {
+                        Event::Command(command) => command.task.initiator_task_tag.get(),
+                        other => panic!("{other:?}"),
+                    })
+                    .collect::<Vec<_>>()
+            };
+            let if_refused = |tag: u32| if is_carried_out { Vec::new() } else { vec![tag] };
+            assert_eq!(started(&mut peer), if_refused(0x10), "{function}");
+            peer.send(&of_another, Vec::new());
+            assert_eq!(started(&mut peer), [0x11], "{function}: another unit");
+            peer.send(&late, pattern(512));
+            assert_eq!(started(&mut peer), if_refused(0x12), "{function}");
+            peer.read(0x13, 512);
+            assert_eq!(started(&mut peer), [0x13], "{function}: no number is missing");
+        }
+    }
 }
 
 /// The unit ends all of its tasks in a reset. What the function does not cover, and the driver had before it came, is
@@ -199,8 +260,11 @@ fn a_function_does_not_wait_for_data_of_a_lost_connection() {
 
 /// Two connections, on the first of which a response was sent; on the second one a reset that was carried out.
 fn fenced(level: &str) -> (Peer, LinkId, NopIn) {
-    let keys = [("MaxConnections", "2"), ("ErrorRecoveryLevel", level)];
-    let mut peer = Peer::logged_in(parameters(), &keys);
+    fenced_with(("ErrorRecoveryLevel", level))
+}
+
+fn fenced_with(key: (&str, &str)) -> (Peer, LinkId, NopIn) {
+    let mut peer = Peer::logged_in(parameters(), &[("MaxConnections", "2"), key]);
     peer.read(0x10, 512);
     let started = peer.started();
     peer.complete(started.task, good(&pattern(512)));
@@ -273,4 +337,78 @@ fn a_connection_that_has_not_answered_its_ping_yet_is_waited_for() {
     switch(&mut peer, first, |peer| answer(peer, &ping, ping.stat_sn));
     let sent = peer.receive_bhs();
     assert!(sent.iter().any(|bhs| matches!(bhs, Bhs::TaskManagementResponse(_))), "{sent:?}");
+}
+
+/// A read of the unit is carried out behind the reset, before that is answered.
+fn read_behind(peer: &mut Peer) {
+    peer.read(0x12, 512);
+    let started = peer.started();
+    peer.complete(started.task, good(&pattern(512)));
+}
+
+/// RFC 7143 4.2.2.3.3 c and d.
+#[test]
+fn answers_behind_a_functions_response_wait_until_that_is_acknowledged() {
+    let (mut peer, first, ping) = fenced_with(("TaskReporting", "ResponseFence"));
+    read_behind(&mut peer);
+    assert!(peer.receive().is_empty(), "the response of the function is still to come");
+    assert!(peer.target.session().holds_answers() && peer.target.session().held_answer_bytes() >= 512);
+    let mut other = peer.command(0x13, CDB_READ, Direction::Read, 512);
+    other.lun = 0x0001_0000_0000_0000;
+    peer.send(&other, Vec::new());
+    let started = peer.started();
+    peer.complete(started.task, good(&pattern(512)));
+    assert!(matches!(peer.receive_bhs()[..], [Bhs::DataIn(_)]), "another unit has no fence");
+    let unwanted = peer.command(0x14, cdb_write(512), Direction::Write, 256);
+    peer.send(&unwanted, pattern(512));
+    assert!(peer.receive().is_empty(), "a failure is an answer as well");
+    switch(&mut peer, first, |peer| answer(peer, &ping, ping.stat_sn));
+    let sent = peer.receive_bhs();
+    let [Bhs::TaskManagementResponse(response), Bhs::NopIn(own)] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(response.outcome, TaskManagementOutcome::FunctionComplete);
+    answer(&mut peer, own, response.stat_sn.next());
+    let sent = peer.receive_bhs();
+    assert!(matches!(sent[..], [Bhs::DataIn(_), Bhs::ScsiResponse(_)]), "{sent:?}");
+    assert!(!peer.target.session().holds_answers() && peer.target.session().held_answer_bytes() == 0);
+    assert_eq!(peer.target.task_count(), 0);
+}
+
+#[test]
+fn answers_wait_for_no_fence_where_none_was_agreed_on() {
+    let (mut peer, ..) = fenced("0");
+    read_behind(&mut peer);
+    assert!(matches!(peer.receive_bhs()[..], [Bhs::DataIn(_)]));
+}
+
+/// It ends without one, and the second function is answered behind the first.
+#[test]
+fn an_answer_that_waits_for_a_fence_is_covered_by_the_next_function() {
+    let (mut peer, first, ping) = fenced_with(("TaskReporting", "ResponseFence"));
+    read_behind(&mut peer);
+    peer.task_management(0x41, TaskManagementFunction::LogicalUnitReset, None);
+    let id = function_begun(&mut peer);
+    peer.target.handle_task_management(peer.now, id, TaskManagementOutcome::FunctionComplete);
+    assert!(peer.receive().is_empty() && peer.target.task_count() == 0);
+    switch(&mut peer, first, |peer| answer(peer, &ping, ping.stat_sn));
+    for tag in [0x40, 0x41] {
+        let sent = peer.receive_bhs();
+        let [Bhs::TaskManagementResponse(response), Bhs::NopIn(own)] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!(response.initiator_task_tag, itt(tag));
+        answer(&mut peer, own, response.stat_sn.next());
+    }
+    assert!(peer.receive().is_empty() && !peer.target.session().holds_answers());
+}
+
+/// As long as for the acknowledgements before it.
+#[test]
+fn a_functions_response_that_is_never_acknowledged_ends_its_connection() {
+    let (mut peer, first, ping) = fenced_with(("TaskReporting", "ResponseFence"));
+    read_behind(&mut peer);
+    switch(&mut peer, first, |peer| answer(peer, &ping, ping.stat_sn));
+    let sent = peer.receive_bhs();
+    let [Bhs::TaskManagementResponse(response), Bhs::NopIn(own)] = &sent[..] else { panic!("{sent:?}") };
+    answer(&mut peer, own, response.stat_sn);
+    peer.sleep(FENCE_TIMEOUT);
+    let is_end = |event: &Event| matches!(event, Event::Closed(CloseReason::Unacknowledged));
+    assert!(peer.events.iter().any(is_end), "{:?}", peer.events);
 }

@@ -36,7 +36,7 @@ use crate::changed_ranges;
 use crate::connector::Connector;
 use crate::engine::{Engine, Stop};
 use crate::error::LinkError;
-use crate::limits::{BUSY_WAIT_MAX, GRANT_BYTES, NOTICES_MAX};
+use crate::limits::{BUSY_WAIT_MAX, GRANT_BYTES, LEASE_MIN, NOTICES_MAX};
 use crate::link::{Link, Opener};
 use crate::log_limit::LogLimit;
 use crate::notice::Notice;
@@ -44,6 +44,7 @@ use crate::options::InitiatorOptions;
 use crate::remote_lun::RemoteLun;
 use crate::rounds::Rounds;
 use crate::shared::Shared;
+use crate::sharing::member::short_lease;
 use crate::sharing::{ClientPath, Member, SharingClient};
 use crate::status::{State, Status};
 use crate::unit::{Probe, Unit, lacks_known_identity};
@@ -139,7 +140,11 @@ fn client_of(options: &InitiatorOptions, unit: &Unit) -> Result<Option<SharingCl
 fn check_sharing(link: &Link, options: &InitiatorOptions, unit: &Unit) -> Result<(), LinkError> {
     let is_agreed = link.logged_in.as_ref().is_some_and(|logged_in| logged_in.may_share);
     let (place, words) = match (options.is_shared, is_agreed, unit.sharing) {
-        (false, ..) | (true, true, Some(_)) => return Ok(()),
+        (true, true, Some(support)) => {
+            let lease = Duration::from_millis(support.lease_ms.into());
+            return if lease < LEASE_MIN { Err(LinkError::Unit(short_lease(&options.place(), lease))) } else { Ok(()) };
+        }
+        (false, ..) => return Ok(()),
         (true, false, _) => (options.place(), "its target does not keep the caches of several hosts coherent"),
         (true, true, None) => (options.place(), "its target does not let it be shared"),
     };

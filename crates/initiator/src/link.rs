@@ -27,7 +27,7 @@ use crate::alarm::{Alarm, within};
 use crate::connector::Connector;
 use crate::error::LinkError;
 use crate::growth::{Growth, Opened};
-use crate::limits::{LOGOUT_TIMEOUT, MOVES_MAX, REDIRECTIONS_MAX};
+use crate::limits::{LOGOUT_TIMEOUT, MOVES_MAX, REDIRECTIONS_MAX, SILENCE_IN_DOUBT};
 use crate::options::InitiatorOptions;
 use crate::recovery::Recoveries;
 use crate::wire::{Counters, Role, Wire};
@@ -228,7 +228,7 @@ impl Link {
     /// can be.
     pub(crate) fn poll_io(&mut self, context: &mut Context<'_>) -> Result<bool, LinkError> {
         let now = self.clock.now();
-        self.hand_out();
+        self.hand_out(now);
         let mut has_progressed = false;
         let mut index = 0;
         while index < self.wires.len() {
@@ -262,15 +262,22 @@ impl Link {
         Ok(has_progressed)
     }
 
-    /// Gives commands to connections, each to the one with the fewest bytes under way.
-    fn hand_out(&mut self) {
+    /// Gives commands to connections, each to the one with the fewest bytes under way. One that has brought nothing for
+    /// a while, though commands are under way there, comes last: it may be dead, and what must not wait, such as the
+    /// renewal of a lease, would be stuck there.
+    fn hand_out(&mut self, now: Instant) {
         let Self { wires, session, growth, .. } = self;
         while session.has_to_send() {
             let is_usable = |wire: &&mut Wire| {
                 let is_of_use = !growth.is_splitting || wire.connection.is_split();
                 wire.role == Role::Serving && is_of_use && wire.connection.takes_commands(session)
             };
-            let least = wires.iter_mut().filter(is_usable).min_by_key(|wire| session.load(wire.connection.cid()).bytes);
+            let burden = |wire: &&mut Wire| {
+                let load = session.load(wire.connection.cid());
+                let silence = now.since(wire.connection.last_received());
+                (load.commands > 0 && silence >= SILENCE_IN_DOUBT, load.bytes)
+            };
+            let least = wires.iter_mut().filter(is_usable).min_by_key(burden);
             match least {
                 Some(wire) => wire.connection.send_next(session),
                 None => return,

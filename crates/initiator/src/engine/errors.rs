@@ -11,6 +11,9 @@ pub(super) const AGAIN_WORDS: &str =
 /// Why a command is given up to which the target answers again and again that there is no unit at its number.
 pub(super) const ABSENT_WORDS: &str = "the target says that there is no such logical unit";
 
+/// Why a request is given up for which the target of a shared unit has granted no lease in time.
+pub(super) const UNLEASED_WORDS: &str = "the target answers, and does not renew this host's lease of the shared unit";
+
 /// The error of a raw command that was carried out, but may not be durable.
 pub(super) fn reset_too_early() -> Error {
     let words = "the unit was reset before the command was durable; it may or may not last";

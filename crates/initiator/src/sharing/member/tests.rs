@@ -13,6 +13,7 @@ use scsi::sharing::{Lock, Mode, Reason, Resource};
 use super::*;
 use crate::limits::{REGISTRATION_WAIT, UNKNOWN_WAIT};
 
+mod leases;
 mod several_paths;
 
 const KEY: [u8; 16] = [7; 16];

@@ -27,7 +27,7 @@ use crate::alarm::{Alarm, within};
 use crate::connector::Connector;
 use crate::error::LinkError;
 use crate::growth::{Growth, Opened};
-use crate::limits::{LOGOUT_TIMEOUT, MOVES_MAX, REDIRECTIONS_MAX, SILENCE_IN_DOUBT};
+use crate::limits::{LOGOUT_TIMEOUT, MOVES_MAX, REDIRECTIONS_MAX};
 use crate::options::InitiatorOptions;
 use crate::recovery::Recoveries;
 use crate::wire::{Counters, Role, Wire};
@@ -263,8 +263,9 @@ impl Link {
     }
 
     /// Gives commands to connections, each to the one with the fewest bytes under way. One that has brought nothing for
-    /// a while, though commands are under way there, comes last: it may be dead, and what must not wait, such as the
-    /// renewal of a lease, would be stuck there.
+    /// a while, though commands are under way there, comes behind the others: it may be dead, and what must not wait,
+    /// such as the renewal of a lease, would be stuck there. Ordinary commands of the others wait for a number that is
+    /// stuck, so where all are silent, the one that was heard last comes first.
     fn hand_out(&mut self, now: Instant) {
         let Self { wires, session, growth, .. } = self;
         while session.has_to_send() {
@@ -272,14 +273,10 @@ impl Link {
                 let is_of_use = !growth.is_splitting || wire.connection.is_split();
                 wire.role == Role::Serving && is_of_use && wire.connection.takes_commands(session)
             };
-            let burden = |wire: &&mut Wire| {
-                let load = session.load(wire.connection.cid());
-                let silence = now.since(wire.connection.last_received());
-                (load.commands > 0 && silence >= SILENCE_IN_DOUBT, load.bytes)
-            };
+            let burden = |wire: &&mut Wire| (wire.silence(now, session), session.load(wire.connection.cid()).bytes);
             let least = wires.iter_mut().filter(is_usable).min_by_key(burden);
             match least {
-                Some(wire) => wire.connection.send_next(session),
+                Some(wire) => wire.send_next(now, session),
                 None => return,
             };
         }

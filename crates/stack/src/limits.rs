@@ -253,10 +253,6 @@ pub const KEEPALIVE_SHARED: Duration = Duration::from_secs(2);
 /// What a dead connection may take of a lease to be found out, in percent: when it dies, up to a third of the lease has
 /// passed since the last renewal.
 pub const NOTICE_PERCENT_OF_LEASE: u32 = 60;
-const _: () = assert!(
-    2 * KEEPALIVE_SHARED.as_millis() * 100 <= locks::limits::LEASE.as_millis() * NOTICE_PERCENT_OF_LEASE as u128,
-    "the default notices in time"
-);
 
 /// Interval at which its state is looked at meanwhile.
 pub const PATH_LOOK_INTERVAL: Duration = Duration::from_millis(100);

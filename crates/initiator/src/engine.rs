@@ -73,7 +73,7 @@ use crate::unit::Unit;
 use crate::verdict::{Attention, attention};
 use acknowledged::Acknowledged;
 use counts::Counts;
-use errors::{AGAIN_WORDS, final_error, reset_too_early, timed_out};
+use errors::{AGAIN_WORDS, UNLEASED_WORDS, final_error, reset_too_early, timed_out};
 use jobs::Jobs;
 use liveness::Liveness;
 use outcome::{Next, Situation, judge_answer};
@@ -110,6 +110,8 @@ pub(crate) struct Engine {
     attention: Attention,
     /// Since when reports of the unit hold up all requests, with nothing carried out.
     held_up_since: Option<Instant>,
+    /// Since when there is a session and, of a shared unit, no lease, so that nothing is carried out.
+    unleased_since: Option<Instant>,
     failure_log: LogLimit,
     /// Whether writes of the last lost session are waiting to be issued again, their outcome
     /// unknown.
@@ -139,6 +141,7 @@ impl Engine {
             early: Vec::new(),
             attention: Attention::None,
             held_up_since: None,
+            unleased_since: None,
             failure_log: LogLimit::default(),
             has_writes_in_doubt: false,
             was_useful: false,
@@ -173,6 +176,7 @@ impl Engine {
                 return Poll::Ready(Stop::Fenced(error));
             }
             has_progressed |= exchanged.has_progressed;
+            has_progressed |= self.fail_unleased(now);
             has_progressed |= self.dispatch(link, now);
             let io = link.poll_io(context);
             has_progressed |= self.collect(link, now);
@@ -239,7 +243,7 @@ impl Engine {
     fn wait_for_deadline(&mut self, context: &mut Context<'_>, now: Instant) -> bool {
         let replay_from = self.acknowledged.replay_deadline(now);
         let sharing = self.sharing.next_deadline(self.is_settling());
-        let overdue_from = self.next_overdue().map(|(_, from)| from);
+        let overdue_from = self.next_overdue().into_iter().chain(self.next_unleased()).map(|(_, from)| from).min();
         let may_ask = self.attention == Attention::None && self.sharing.may_issue(now);
         let question = self.liveness.next_deadline(self.under_way.count()).filter(|_| may_ask);
         let ours = self.jobs.next_deadline().into_iter().chain(replay_from).chain(overdue_from);
@@ -644,6 +648,30 @@ impl Engine {
         let held_up_since = self.held_up_since?;
         let (order, since) = self.jobs.oldest_request()?;
         Some((order, since.max(held_up_since) + self.options.replacement_timeout))
+    }
+
+    /// The oldest request that waits for the lease of a shared unit, and when it has had its time.
+    fn next_unleased(&self) -> Option<(u64, Instant)> {
+        let unleased_since = self.unleased_since?;
+        let (order, since) = self.jobs.oldest_idle()?;
+        Some((order, since.max(unleased_since) + self.options.replacement_timeout + BUSY_WAIT_MAX))
+    }
+
+    /// Ends the requests that have had their time while the target does not renew the lease of a shared unit. Returns
+    /// whether there were any.
+    fn fail_unleased(&mut self, now: Instant) -> bool {
+        self.unleased_since = match self.sharing.may_issue(now) {
+            true => None,
+            false => self.unleased_since.or(Some(now)),
+        };
+        let mut has_any = false;
+        while let Some((order, _)) = self.next_unleased().filter(|(_, from)| *from <= now) {
+            let Some(job) = self.jobs.get(order) else { break };
+            let error = timed_out(job, UNLEASED_WORDS);
+            self.fail(order, error);
+            has_any = true;
+        }
+        has_any
     }
 
     /// Ends the requests that have had their time while what the unit lost is written again: their callers have waited

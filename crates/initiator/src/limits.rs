@@ -100,7 +100,44 @@ pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Answers to callbacks of a shared LUN under way at once: a target that asks for 4096 copies at a time, all that its
 /// mailbox holds, has every answer within 64 round trips, which over a link of 100 ms is less than the 10 s of each.
 pub const ANSWERS_UNDER_WAY_MAX: usize = 64;
-const _: () = assert!(ANSWERS_UNDER_WAY_MAX + 1 < iscsi::limits::IMMEDIATE_TASKS_MAX, "a renewal goes beside them");
+const _: () = assert!(
+    ANSWERS_UNDER_WAY_MAX + RENEWALS_UNDER_WAY_MAX < iscsi::limits::IMMEDIATE_TASKS_MAX,
+    "renewals go beside them"
+);
+
+/// Renewals of the lease of a shared LUN under way at once, by several connections of a session: two of them may carry
+/// nothing any more.
+pub const RENEWALS_UNDER_WAY_MAX: usize = 3;
+
+/// A renewal that has no answer after this part of the lease is sent again, by another connection of the session: the
+/// first one may carry nothing any more, which its pings show only later. A lease is renewed after a third of it, so
+/// that leaves time for all of [`RENEWALS_UNDER_WAY_MAX`].
+pub const RENEWAL_TRIES_PER_LEASE: u32 = 6;
+const _: () = assert!(
+    RENEWAL_TRIES_PER_LEASE as usize
+        > RENEWALS_UNDER_WAY_MAX + (RENEWAL_TRIES_PER_LEASE / locks::limits::RENEWALS_PER_LEASE) as usize
+);
+
+/// The shortest lease of use: a third of a second for each of three renewals, which is a round trip round the world on
+/// a busy machine. A target that grants a shorter one is refused.
+pub const LEASE_MIN: Duration = Duration::from_secs(1);
+const _: () = assert!(LEASE_MIN.as_millis() < locks::limits::LEASE.as_millis());
+
+/// The wait after a second renewal that was not carried out, or a second registration that was of no use; doubled each
+/// time. After the first one there is none.
+pub const SHARING_WAIT_MIN: Duration = Duration::from_millis(100);
+
+/// The longest wait between renewals that are not carried out: some of them within each third of a lease.
+pub const RENEWAL_WAIT_MAX: Duration = Duration::from_secs(1);
+const _: () = assert!(RENEWAL_WAIT_MAX.as_millis() * 3 <= locks::limits::LEASE.as_millis() / 3);
+
+/// The longest wait between registrations that are of no use: their lease is over before they are answered, or the
+/// target does not know the client any more.
+pub const REJOIN_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// How long a connection of several may have been silent, with commands under way, before others are preferred: its
+/// pings show only later that it carries nothing any more.
+pub const SILENCE_IN_DOUBT: Duration = Duration::from_secs(1);
 
 /// What a target of a shared LUN may have asked for and is not done, and what is not told it yet. A purge is two such
 /// until its copies are dropped; ours has at most one for each command at its gate, one callback for each range that we

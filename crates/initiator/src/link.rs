@@ -228,7 +228,7 @@ impl Link {
     /// can be.
     pub(crate) fn poll_io(&mut self, context: &mut Context<'_>) -> Result<bool, LinkError> {
         let now = self.clock.now();
-        self.hand_out();
+        self.hand_out(now);
         let mut has_progressed = false;
         let mut index = 0;
         while index < self.wires.len() {
@@ -262,17 +262,21 @@ impl Link {
         Ok(has_progressed)
     }
 
-    /// Gives commands to connections, each to the one with the fewest bytes under way.
-    fn hand_out(&mut self) {
+    /// Gives commands to connections, each to the one with the fewest bytes under way. One that has brought nothing for
+    /// a while, though commands are under way there, comes behind the others: it may be dead, and what must not wait,
+    /// such as the renewal of a lease, would be stuck there. Ordinary commands of the others wait for a number that is
+    /// stuck, so where all are silent, the one that was heard last comes first.
+    fn hand_out(&mut self, now: Instant) {
         let Self { wires, session, growth, .. } = self;
         while session.has_to_send() {
             let is_usable = |wire: &&mut Wire| {
                 let is_of_use = !growth.is_splitting || wire.connection.is_split();
                 wire.role == Role::Serving && is_of_use && wire.connection.takes_commands(session)
             };
-            let least = wires.iter_mut().filter(is_usable).min_by_key(|wire| session.load(wire.connection.cid()).bytes);
+            let burden = |wire: &&mut Wire| (wire.silence(now, session), session.load(wire.connection.cid()).bytes);
+            let least = wires.iter_mut().filter(is_usable).min_by_key(burden);
             match least {
-                Some(wire) => wire.connection.send_next(session),
+                Some(wire) => wire.send_next(now, session),
                 None => return,
             };
         }

@@ -4,6 +4,7 @@
 use std::io::IoSlice;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use base::clock::Instant;
 use iscsi::initiator::{Connection, Session};
@@ -11,7 +12,7 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use crate::connector::BoxedStream;
 use crate::error::LinkError;
-use crate::limits::WRITE_SLICES_MAX;
+use crate::limits::{SILENCE_IN_DOUBT, WRITE_SLICES_MAX};
 
 /// Bytes and PDUs of a link.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,11 +43,28 @@ pub(crate) struct Wire {
     stream: BoxedStream,
     response_half: Option<BoxedStream>,
     needs_flush: bool,
+    /// When the first of the commands under way was given to it.
+    busy_since: Instant,
 }
 
 impl Wire {
     pub(crate) fn new(stream: BoxedStream, connection: Connection, role: Role) -> Self {
-        Self { connection, role, stream, response_half: None, needs_flush: false }
+        Self { connection, role, stream, response_half: None, needs_flush: false, busy_since: Instant::START }
+    }
+
+    /// Gives it the next command of the session.
+    pub(crate) fn send_next(&mut self, now: Instant, session: &mut Session) {
+        if session.load(self.connection.cid()).commands == 0 {
+            self.busy_since = now;
+        }
+        self.connection.send_next(session);
+    }
+
+    /// How long nothing has come though commands are under way there; zero for a moment.
+    pub(crate) fn silence(&self, now: Instant, session: &Session) -> Duration {
+        let silence = now.since(self.connection.last_received().max(self.busy_since));
+        let is_long = session.load(self.connection.cid()).commands > 0 && silence >= SILENCE_IN_DOUBT;
+        if is_long { silence } else { Duration::ZERO }
     }
 
     /// Makes a pair with a connection that has logged in as its response half.

@@ -256,5 +256,16 @@ pub const MOUNT_CACHE_BYTES: u64 = 64 << 20;
 /// keepalives take to notice that it is gone.
 pub const PATH_ANSWER_MAX: Duration = Duration::from_secs(15);
 
+/// Silence after which a target is asked, and then after which it is gone, unless the user says another.
+pub const KEEPALIVE: Duration = Duration::from_secs(5);
+
+/// The same for a LUN that several hosts share: a connection that carries nothing any more is found out, and another one
+/// is there, before the lease of this host and the time for an answer to a callback are over.
+pub const KEEPALIVE_SHARED: Duration = Duration::from_secs(2);
+
+/// What a dead connection may take of a lease to be found out, in percent: when it dies, up to a third of the lease has
+/// passed since the last renewal.
+pub const NOTICE_PERCENT_OF_LEASE: u32 = 60;
+
 /// Interval at which its state is looked at meanwhile.
 pub const PATH_LOOK_INTERVAL: Duration = Duration::from_millis(100);

@@ -16,6 +16,7 @@ use target::NegotiatedStatus;
 
 use crate::busy_polling::BusyPolling;
 use crate::error::{Error, Failure, Result};
+use crate::limits::{KEEPALIVE, KEEPALIVE_SHARED, NOTICE_PERCENT_OF_LEASE};
 use crate::link::{DelayedStream, LinkModel};
 use crate::login::Account;
 use crate::segments::SegmentMeter;
@@ -29,8 +30,9 @@ pub struct Waits {
     pub login: Duration,
     /// For the answer to a command, before it is aborted.
     pub command: Duration,
-    /// Silence before a ping, and again before the target counts as lost; zero for no pings.
-    pub keepalive: Duration,
+    /// Silence before a ping, and again before the target counts as lost; zero for no pings. `None` for what suits the
+    /// LUN: [`KEEPALIVE`], or [`KEEPALIVE_SHARED`].
+    pub keepalive: Option<Duration>,
     /// For a target that is away, before I/O fails.
     pub replacement: Duration,
 }
@@ -39,7 +41,7 @@ pub struct Waits {
 const WAITS_DEFAULT: Waits = Waits {
     login: Duration::from_secs(15),
     command: Duration::from_secs(30),
-    keepalive: Duration::from_secs(5),
+    keepalive: None,
     replacement: Duration::from_secs(30),
 };
 
@@ -49,7 +51,7 @@ impl Waits {
         Self {
             login: settings.time("timeout.login").unwrap_or(WAITS_DEFAULT.login),
             command: settings.time("timeout.command").unwrap_or(WAITS_DEFAULT.command),
-            keepalive: settings.time("timeout.keepalive").unwrap_or(WAITS_DEFAULT.keepalive),
+            keepalive: settings.time("timeout.keepalive").or(WAITS_DEFAULT.keepalive),
             replacement: settings.time("timeout.replacement").unwrap_or(WAITS_DEFAULT.replacement),
         }
     }
@@ -128,6 +130,7 @@ impl RemoteConfig {
         traffic: &Traffic,
         over: impl FnOnce(Arc<dyn Connector>) -> Arc<dyn Connector>,
     ) -> Result<Arc<RemoteLun>> {
+        let keepalive = self.waits.keepalive.unwrap_or(if self.is_shared { KEEPALIVE_SHARED } else { KEEPALIVE });
         let options = InitiatorOptions {
             initiator_name: self.initiator_name.clone(),
             chap: self.credentials.clone().map(|own| ChapCredentials { own, target: self.target_credentials.clone() }),
@@ -137,8 +140,8 @@ impl RemoteConfig {
             command_timeout: self.waits.command,
             connect_timeout: self.waits.login,
             login_timeout: self.waits.login,
-            keepalive_interval: self.waits.keepalive,
-            keepalive_timeout: self.waits.keepalive,
+            keepalive_interval: keepalive,
+            keepalive_timeout: keepalive,
             replacement_timeout: self.waits.replacement,
             connections: self.connections,
             split: self.split_connections,
@@ -160,8 +163,28 @@ impl RemoteConfig {
         };
         let (lun, driver) = initiator::connect(options, over(connector)).await?;
         tokio::spawn(base::background::named("session", driver));
+        let lease = lun.sharing_support().filter(|_| self.is_shared).map(|support| support.lease_ms);
+        if let Some(lease_ms) = lease.filter(|lease_ms| is_noticed_late(keepalive, *lease_ms)) {
+            tracing::warn!(
+                place = lun.place(),
+                "timeout.keepalive is {keepalive:?}, and the lease of this host as one that shares the logical unit is \
+                 {lease_ms} ms: it may be over, and this host fenced, before it is noticed that a connection carries \
+                 nothing any more; {:?} would do",
+                keepalive_for(lease_ms)
+            );
+        }
         Ok(lun)
     }
+}
+
+/// Whether a connection that carries nothing any more may be found out only when the lease of a host is over.
+fn is_noticed_late(keepalive: Duration, lease_ms: u32) -> bool {
+    keepalive.is_zero() || keepalive > keepalive_for(lease_ms)
+}
+
+/// The longest keepalive that finds such a connection out in time: after one of silence and one without an answer.
+fn keepalive_for(lease_ms: u32) -> Duration {
+    Duration::from_millis(lease_ms.into()) * NOTICE_PERCENT_OF_LEASE / 100 / 2
 }
 
 /// The wanted number of connections, or of pairs, of a session.
@@ -269,5 +292,19 @@ pub(crate) fn remote_status(status: &Status, traffic: &Traffic) -> RemoteStatus 
         sharing: status.sharing.as_ref().map(sharing),
         negotiated: status.negotiated.map(NegotiatedStatus),
         busy_poll: status.busy_poll.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keepalive_that_notices_a_dead_connection_behind_the_lease_is_told_from_one_that_does_not() {
+        let seconds = Duration::from_secs;
+        assert!(is_noticed_late(KEEPALIVE, 10_000) && is_noticed_late(Duration::ZERO, 10_000));
+        assert!(!is_noticed_late(KEEPALIVE_SHARED, 10_000) && !is_noticed_late(seconds(3), 10_000));
+        assert!(is_noticed_late(KEEPALIVE_SHARED, 5_000) && !is_noticed_late(keepalive_for(5_000), 5_000));
+        assert!(!is_noticed_late(seconds(60), u32::MAX));
     }
 }

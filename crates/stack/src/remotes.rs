@@ -270,7 +270,8 @@ async fn connect_each(
         let connector = connector.expect("nothing is connected without a connector");
         let target = name::folded(&config.url.target);
         connected.push(Connected { lun: Arc::clone(&lun), connector, traffic, portal, target });
-        if has_other_paths {
+        // Who is to share it learns at once where that cannot be.
+        if config.is_shared {
             joined(&lun, config.waits.login).await?;
         }
     }

@@ -179,7 +179,7 @@ fn remote(address: SocketAddr, lun: u16, initiator: &str, isid: Option<Isid>, is
         busy_polling: BusyPolling::UpTo(Duration::ZERO),
         link_round_trip: None,
         isid,
-        waits: Waits { login: patience, command: patience, keepalive: patience, replacement: patience },
+        waits: Waits { login: patience, command: patience, keepalive: Some(patience), replacement: patience },
         connections: 1,
         split_connections: false,
         is_shared,

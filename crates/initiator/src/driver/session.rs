@@ -1,5 +1,7 @@
 //! A new session: login, the unit's properties, and the marks that are taken again.
 
+use std::time::Duration;
+
 use block::{Error, ErrorKind};
 use iscsi::url::Portal;
 use scsi::Sense;
@@ -8,9 +10,11 @@ use scsi::change_mark::Support;
 use crate::change_guard::ReportedChanges;
 use crate::change_marks;
 use crate::error::LinkError;
+use crate::limits::LEASE_MIN;
 use crate::link::{Link, Opener};
 use crate::options::InitiatorOptions;
 use crate::shared::Shared;
+use crate::sharing::member::short_lease;
 use crate::unit::{Probe, Unit};
 
 /// A new session, and what was read from the unit in it.
@@ -93,7 +97,11 @@ pub(super) async fn ask_again(
 fn check_sharing(link: &Link, options: &InitiatorOptions, unit: &Unit) -> Result<(), LinkError> {
     let is_agreed = link.logged_in.as_ref().is_some_and(|logged_in| logged_in.may_share);
     let (place, words) = match (options.is_shared, is_agreed, unit.sharing) {
-        (false, ..) | (true, true, Some(_)) => return Ok(()),
+        (true, true, Some(support)) => {
+            let lease = Duration::from_millis(support.lease_ms.into());
+            return if lease < LEASE_MIN { Err(LinkError::Unit(short_lease(&options.place(), lease))) } else { Ok(()) };
+        }
+        (false, ..) => return Ok(()),
         (true, false, _) => (options.place(), "its target does not keep the caches of several hosts coherent"),
         (true, true, None) => (options.place(), "its target does not let it be shared"),
     };

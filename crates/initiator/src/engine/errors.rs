@@ -14,6 +14,9 @@ pub(super) const ABSENT_WORDS: &str = "the target says that there is no such log
 /// Why a command is given up that the target of a shared unit refuses again and again though its session has joined.
 pub(super) const UNKNOWN_WORDS: &str = "the target does not know this session as one of a host that shares the unit";
 
+/// Why a request is given up for which the target of a shared unit has granted no lease in time.
+pub(super) const UNLEASED_WORDS: &str = "the target answers, and does not renew this host's lease of the shared unit";
+
 /// The error of a raw command that was carried out, but may not be durable.
 pub(super) fn reset_too_early() -> Error {
     let words = "the unit was reset before the command was durable; it may or may not last";

@@ -204,6 +204,11 @@ impl Jobs {
         requests.next().map(|(order, job)| (*order, job.since))
     }
 
+    /// The oldest job of which no command is under way, and when it arrived.
+    pub(super) fn oldest_idle(&self) -> Option<(u64, Instant)> {
+        self.all.iter().find(|(_, job)| job.is_idle()).map(|(order, job)| (*order, job.since))
+    }
+
     /// When the oldest request arrived.
     pub(super) fn waits_since(&self) -> Option<Instant> {
         self.iter().map(|job| job.since).min()

@@ -83,6 +83,7 @@ impl Sharing {
     ) -> Exchanged {
         let Some(client) = self.shared.client() else { return Exchanged::default() };
         client.with(|member, path| {
+            member.note_width(path, link.is_wide());
             let mut has_progressed = member.poll(context, now, path);
             let fenced = member.over().cloned();
             while !is_settling && let Some((number, order)) = member.next_order(now, path) {
@@ -112,7 +113,7 @@ impl Sharing {
         self.shared.client()?.with(|member, path| match (member.is_flooded(path), member.is_stranger(path)) {
             (true, _) => Some(LinkError::Flooded),
             (_, true) => Some(LinkError::Stranger),
-            (false, false) => None,
+            (false, false) => member.lease_refusal(path).map(LinkError::Unit),
         })
     }
 

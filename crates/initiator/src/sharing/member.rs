@@ -54,7 +54,10 @@ use super::path::{Parting, PathNumber, Paths, Registering, Sent};
 use super::status::SharingStatus;
 use super::unanswered::Unanswered;
 use super::wire;
-use crate::limits::{ANSWER_TRIES_PER_CALLBACK, ANSWERS_UNDER_WAY_MAX, LEAVE_TIMEOUT, OWED_MAX};
+use crate::limits::{
+    ANSWER_TRIES_PER_CALLBACK, ANSWERS_UNDER_WAY_MAX, LEASE_MIN, LEAVE_TIMEOUT, OWED_MAX, RENEWAL_TRIES_PER_LEASE,
+};
+use crate::log_limit::LogLimit;
 
 /// The client of a shared unit; it outlives sessions.
 pub(crate) struct Member {
@@ -97,6 +100,9 @@ pub(crate) struct Member {
     lives: u64,
     /// The duration of the lease, as the target granted it last.
     lease: Duration,
+    /// The one that it granted instead, and that is of no use.
+    short_lease: Option<Duration>,
+    lease_log: LogLimit<()>,
 }
 
 impl Member {
@@ -127,6 +133,8 @@ impl Member {
             purges: 0,
             lives: 0,
             lease: Duration::ZERO,
+            short_lease: None,
+            lease_log: LogLimit::default(),
         }
     }
 
@@ -190,8 +198,8 @@ impl Member {
 
     /// Waits until this path has joined; an error if it cannot.
     pub(crate) fn poll_joined(&mut self, context: &Context<'_>, path: PathNumber) -> Poll<Result<(), Error>> {
-        if let Some(error) = &self.over {
-            return Poll::Ready(Err(error.clone()));
+        if let Some(error) = self.over.clone().or_else(|| self.short_lease_error()) {
+            return Poll::Ready(Err(error));
         }
         if self.paths.is_joined(path) {
             return Poll::Ready(Ok(()));
@@ -210,6 +218,22 @@ impl Member {
         }
         self.paths.watch(path, context.waker());
         Poll::Pending
+    }
+
+    /// Why the session of a path is to be dropped whose target has just granted a lease that is of no use.
+    pub(crate) fn lease_refusal(&self, path: PathNumber) -> Option<Error> {
+        self.paths.get(path).filter(|path| path.is_lease_refused).and_then(|_| self.short_lease_error())
+    }
+
+    fn short_lease_error(&self) -> Option<Error> {
+        self.short_lease.map(|lease| short_lease(&self.place, lease))
+    }
+
+    /// Notes whether the session of a path has several connections.
+    pub(crate) fn note_width(&mut self, path: PathNumber, is_wide: bool) {
+        if let Some(path) = self.paths.get_mut(path) {
+            path.is_wide = is_wide;
+        }
     }
 
     /// Why the client has ended for good.
@@ -247,7 +271,8 @@ impl Member {
         let has_room = path.is_joined() && path.sent_count(is_acknowledgement) < ANSWERS_UNDER_WAY_MAX;
         let unanswered = self.paths.oldest_unanswered(number).filter(|_| has_room);
         let repeat = unanswered.map(|sent| sent + self.answer_patience);
-        self.paths.registration_due(number).into_iter().chain(repeat).min()
+        let renewal = if path.is_joined() { path.renewal_due(self.renewal_patience()) } else { None };
+        self.paths.registration_due(number).into_iter().chain(repeat).chain(renewal).min()
     }
 
     pub(crate) fn status(&self, now: Instant) -> SharingStatus {
@@ -426,11 +451,14 @@ impl Member {
         } else {
             self.answer_called_back();
             if self.paths.all().any(|path| path.is_joined()) {
-                tracing::warn!(
-                    place = self.place,
-                    "the lease of the shared LUN is over: nothing that is cached of it is used"
-                );
-                self.paths.begin_anew(now);
+                if let Some(left_out) = self.lease_log.admit((), now) {
+                    tracing::warn!(
+                        place = self.place,
+                        left_out,
+                        "the lease of the shared LUN is over: nothing that is cached of it is used"
+                    );
+                }
+                self.paths.begin_again(now);
                 self.names_before = true;
             }
         }
@@ -505,8 +533,8 @@ impl Member {
         self.names_before = true;
     }
 
-    /// The next command to send by this path, with its number. The target has room for so many answers and one renewal
-    /// at a time on each.
+    /// The next command to send by this path, with its number. The target has room for so many answers and some renewals
+    /// on each.
     pub(crate) fn next_order(&mut self, now: Instant, path: PathNumber) -> Option<(u64, Order)> {
         let order = self.due_order(now, path)?;
         let number = self.next_number;
@@ -534,9 +562,9 @@ impl Member {
             }
             return Some(order);
         }
+        let patience = self.renewal_patience();
         let path = self.paths.get_mut(number)?;
-        let is_renewal = |parameters: &Parameters| matches!(parameters, Parameters::Renew { .. });
-        if path.is_renewal_due && path.sent_count(is_renewal) == 0 {
+        if path.renewal_due(patience).is_some_and(|due| due <= now) {
             path.is_renewal_due = false;
             return Some(Order { client, parameters: Parameters::Renew { taken: self.taken } });
         }
@@ -546,6 +574,11 @@ impl Member {
             return Some(Order { client, parameters: Parameters::Leave });
         }
         None
+    }
+
+    /// How long a renewal is under way before another connection of the session sends one, too.
+    fn renewal_patience(&self) -> Duration {
+        self.lease / RENEWAL_TRIES_PER_LEASE
     }
 
     /// The next acknowledgement, or one to which another path brings no answer.
@@ -591,6 +624,8 @@ impl Member {
                     self.renewed(now, path, client, sent);
                 }
             }
+            // Nothing else asks for one while no lease lasts.
+            (Parameters::Renew { .. }, Answer::Again | Answer::Refused) => self.paths.renew_later(now, path),
             (Parameters::Leave, _) => self.has_left = true,
             (Parameters::Lock { request, .. }, Answer::Done) => self.await_locks(now, RequestId(*request)),
             (_, Answer::Unknown) => {
@@ -689,6 +724,9 @@ impl Member {
     fn take_message(&mut self, now: Instant, path: PathNumber, message: &Message) {
         let client = ClientId::from_bits(message.client);
         let is_registered = matches!(message.body, MessageBody::Registered { key, .. } if key == self.key);
+        if is_registered && self.refuses_lease(path, message) {
+            return;
+        }
         if self.client != Some(client) {
             if is_registered {
                 self.begin_life(now, path, client, message);
@@ -755,6 +793,17 @@ impl Member {
         }
     }
 
+    /// Whether a registration brings a lease that is of no use. Then it counts as none, and the session is dropped.
+    fn refuses_lease(&mut self, path: PathNumber, message: &Message) -> bool {
+        let MessageBody::Registered { lease_ms, .. } = message.body else { return false };
+        let lease = Duration::from_millis(lease_ms.into());
+        self.short_lease = (lease < LEASE_MIN).then_some(lease);
+        if self.short_lease.is_some() {
+            self.paths.refuse_lease(path);
+        }
+        self.short_lease.is_some()
+    }
+
     /// Whether the holder lives as this client. Without a life it answers no callbacks. What it
     /// wanted done is collected first.
     fn lives_as(&mut self, now: Instant, client: ClientId) -> bool {
@@ -814,6 +863,7 @@ impl Member {
 
     /// Handles the answer to a renewal that was sent at `sent`.
     fn renewed(&mut self, now: Instant, path: PathNumber, client: ClientId, sent: Instant) {
+        self.paths.get_mut(path).into_iter().for_each(|path| path.note_renewal(sent));
         self.paths.note_renewed(sent);
         self.holder.handle_timeout(now);
         if self.holder.client(now) == Some(client) {
@@ -832,6 +882,17 @@ impl Member {
         let registration = Registration { client, lease: self.lease, boot_epoch, is_in_grace: false };
         self.holder.handle_reply(now, &register, since, Ok(Reply::Registered(registration)));
     }
+}
+
+/// The error of a unit whose target grants a lease that is of no use.
+pub(crate) fn short_lease(place: &str, lease: Duration) -> Error {
+    let words = format!(
+        "{place} cannot be shared: its target grants a lease of {} ms, and one of less than {} ms is over before it can \
+         be renewed; set a longer one there",
+        lease.as_millis(),
+        LEASE_MIN.as_millis()
+    );
+    Error::new(ErrorKind::Unsupported, words)
 }
 
 fn is_acknowledgement(parameters: &Parameters) -> bool {

@@ -11,6 +11,7 @@
 //! | `registering` | registers copies that a client has from an earlier life |
 //! | `asking` | reports and fencing for administrators |
 //! | [`unanswered`] | what the target is to answer by a message, and until when |
+//! | `spacing` | when something is done again that has failed |
 //! | [`status`] | [`SharingStatus`] |
 //!
 //! The engine handles the requests: none is sent before the session is the client's, so that no
@@ -23,6 +24,7 @@ pub(crate) mod member;
 pub(crate) mod order;
 mod path;
 mod registering;
+mod spacing;
 pub(crate) mod status;
 pub(crate) mod unanswered;
 mod wire;

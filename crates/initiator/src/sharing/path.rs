@@ -17,12 +17,14 @@
 
 use std::collections::BTreeMap;
 use std::task::Waker;
+use std::time::Duration;
 
 use base::clock::Instant;
 use scsi::sharing::Parameters;
 
 use super::order::Order;
-use crate::limits::{REGISTRATION_WAIT, UNKNOWN_WAIT};
+use super::spacing::Spacing;
+use crate::limits::{REGISTRATION_WAIT, REJOIN_WAIT_MAX, RENEWAL_WAIT_MAX, RENEWALS_UNDER_WAY_MAX, UNKNOWN_WAIT};
 
 /// The number of a path among those of its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,7 +78,7 @@ pub(super) enum Parting {
 pub(super) struct Sent {
     pub(super) order: Order,
     pub(super) at: Instant,
-    /// It was sent by another path, too, since this one brought no answer.
+    /// It was sent again, by another path or connection, since this one brought no answer.
     is_repeated: bool,
     /// A registration of before the path had to register again: its answer says nothing of now.
     pub(super) is_void: bool,
@@ -88,12 +90,21 @@ pub(super) struct Path {
     /// It had joined in this session, so commands of it may be under way.
     was_joined: bool,
     pub(super) is_renewal_due: bool,
+    /// The next renewal is sent no sooner: the last ones were not carried out.
+    renewal_from: Instant,
+    renewals: Spacing,
+    /// Registrations that are of no use: the lease is over at once, or the target knows no such client.
+    rejoins: Spacing,
+    /// Its session has several connections, and what is stuck on one of them may go by another.
+    pub(super) is_wide: bool,
     /// Orders under way by number.
     pub(super) under_way: BTreeMap<u64, Sent>,
     /// The target has started again, which the engine of this path has not heard.
     pub(super) is_new_start: bool,
     /// The target asked for more than it may. Until the next session nothing that it says is heard.
     pub(super) is_flooded: bool,
+    /// The target grants a lease that is of no use. Until the next session nothing is sent.
+    pub(super) is_lease_refused: bool,
     /// When its target said that it does not know the client.
     unknown_since: Option<Instant>,
     /// Another path has shown since that the client lives.
@@ -113,9 +124,14 @@ impl Path {
             standing: Standing::Away,
             was_joined: false,
             is_renewal_due: false,
+            renewal_from: Instant::START,
+            renewals: Spacing::new(RENEWAL_WAIT_MAX),
+            rejoins: Spacing::new(REJOIN_WAIT_MAX),
+            is_wide: false,
             under_way: BTreeMap::new(),
             is_new_start: false,
             is_flooded: false,
+            is_lease_refused: false,
             unknown_since: None,
             is_stranger: false,
             was_stranger: false,
@@ -147,6 +163,24 @@ impl Path {
     /// Count of orders of a kind that are under way.
     pub(super) fn sent_count(&self, is_one: impl Fn(&Parameters) -> bool) -> usize {
         self.under_way.values().filter(|sent| is_one(&sent.order.parameters)).count()
+    }
+
+    /// When a renewal is sent: one that is due; or another one beside those that got no answer for so long.
+    pub(super) fn renewal_due(&self, patience: Duration) -> Option<Instant> {
+        let sent = || self.under_way.values().filter(|sent| sent.is_renewal());
+        if sent().count() >= RENEWALS_UNDER_WAY_MAX {
+            return None;
+        }
+        match sent().filter(|sent| !sent.is_repeated).map(|sent| sent.at).max() {
+            None => self.is_renewal_due.then_some(self.renewal_from),
+            Some(last) => self.is_wide.then(|| self.renewal_from.max(last + patience)),
+        }
+    }
+
+    /// A renewal that was sent at `sent` was carried out: nobody waits for the earlier ones.
+    pub(super) fn note_renewal(&mut self, sent: Instant) {
+        let earlier = self.under_way.values_mut().filter(|other| other.is_renewal() && other.at <= sent);
+        earlier.for_each(|other| other.is_repeated = true);
     }
 
     /// Notes that an order is under way.
@@ -244,6 +278,7 @@ impl Paths {
         let Some(begun) = self.paths.get_mut(&path) else { return };
         begun.join(now);
         (begun.was_joined, begun.is_flooded) = (false, false);
+        begun.is_lease_refused = false;
         (begun.unknown_since, begun.is_stranger) = (None, false);
         if !self.has_joined_any() {
             self.alone_due = now;
@@ -266,18 +301,26 @@ impl Paths {
     }
 
     /// All that have a session register again, one of them alone.
-    pub(super) fn begin_anew(&mut self, now: Instant) {
-        self.paths.values_mut().filter(|path| path.standing != Standing::Away).for_each(|path| path.join(now));
-        self.alone_due = now;
+    pub(super) fn begin_anew(&mut self, at: Instant) {
+        self.paths.values_mut().filter(|path| path.standing != Standing::Away).for_each(|path| path.join(at));
+        self.alone_due = at;
         self.is_changed = true;
+    }
+
+    /// The same where the lease is over: later and later if they have just done so.
+    pub(super) fn begin_again(&mut self, now: Instant) {
+        let joined = self.paths.values_mut().filter(|path| path.is_joined());
+        let at = joined.map(|path| path.rejoins.after_failure(now)).max();
+        self.begin_anew(at.unwrap_or(now));
     }
 
     /// The target does not know a path any more that had joined.
     pub(super) fn join_again(&mut self, now: Instant, path: PathNumber) {
         let Some(joining) = self.paths.get_mut(&path).filter(|path| path.is_joined()) else { return };
-        joining.join(now);
+        let at = joining.rejoins.after_failure(now);
+        joining.join(at);
         if !self.has_joined_any() {
-            self.alone_due = now;
+            self.alone_due = at;
         }
         self.is_changed = true;
     }
@@ -390,6 +433,22 @@ impl Paths {
         self.is_changed = true;
     }
 
+    /// A renewal was not carried out: it stays due, later each time.
+    pub(super) fn renew_later(&mut self, now: Instant, path: PathNumber) {
+        if let Some(path) = self.paths.get_mut(&path).filter(|path| path.is_joined()) {
+            path.is_renewal_due = true;
+            path.renewal_from = path.renewals.after_failure(now);
+        }
+    }
+
+    /// The session of a path is to be dropped: the lease that was granted in it is of no use.
+    pub(super) fn refuse_lease(&mut self, path: PathNumber) {
+        if let Some(path) = self.paths.get_mut(&path) {
+            (path.standing, path.is_lease_refused) = (Standing::Away, true);
+            self.is_changed = true;
+        }
+    }
+
     /// A path's renewal, sent at `sent`, was answered: who was not known after that is a stranger.
     pub(super) fn note_renewed(&mut self, sent: Instant) {
         let unknown = self.paths.values_mut().filter(|path| path.unknown_since.is_some_and(|since| since <= sent));
@@ -452,6 +511,10 @@ impl Paths {
 }
 
 impl Sent {
+    fn is_renewal(&self) -> bool {
+        matches!(self.order.parameters, Parameters::Renew { .. })
+    }
+
     fn is_registration(&self) -> bool {
         matches!(self.order.parameters, Parameters::Register { .. })
     }

@@ -202,6 +202,11 @@ impl Connection {
         true
     }
 
+    /// When anything was received last, or the connection began.
+    pub fn last_received(&self) -> Instant {
+        self.keepalive.last_received()
+    }
+
     /// Makes a pair: `half`, which has just logged in for it, receives from now on.
     pub fn take_response_half(&mut self, half: Self) {
         let own = std::mem::replace(&mut self.receiver, half.receiver);

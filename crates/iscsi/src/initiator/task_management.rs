@@ -64,7 +64,9 @@ impl TaskManagement {
         for tag in session.expire(now, cid) {
             let Some(task) = session.task(tag) else { continue };
             task.is_aborting = true;
-            let (lun, cmd_sn) = (task.lun, task.cmd_sn);
+            let (lun, own_cmd_sn, is_immediate) = (task.lun, task.cmd_sn, task.is_immediate);
+            // RFC 7143 11.5.5: an immediate command used no number up, and that of its abort stands for it.
+            let cmd_sn = if is_immediate { session.next_cmd_sn() } else { own_cmd_sn };
             if self.is_resetting(lun) {
                 continue;
             }

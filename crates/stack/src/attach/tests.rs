@@ -117,7 +117,7 @@ fn remotes(address: SocketAddr, initiator: &str) -> RemotesConfig {
         busy_polling: BusyPolling::Auto,
         link_round_trip: None,
         isid: None,
-        waits: Waits { login: patience, command: patience, keepalive: patience, replacement: patience },
+        waits: Waits { login: patience, command: patience, keepalive: Some(patience), replacement: patience },
         connections: 1,
         split_connections: false,
         is_shared: false,

@@ -208,7 +208,7 @@ static ROWS: &[Setting] = &[
         Kind::TIME,
         "Silence after which target and LUN are asked, and then after which they are gone; 0s for never",
     )
-    .default("5s"),
+    .unset("2s for a LUN that hosts share, else 5s"),
     Setting::login(
         "timeout.replacement",
         "replacement-timeout",

@@ -14,6 +14,7 @@ use super::*;
 use crate::limits::{REGISTRATION_WAIT, UNKNOWN_WAIT};
 
 mod asked_once;
+mod leases;
 mod parting;
 mod several_paths;
 

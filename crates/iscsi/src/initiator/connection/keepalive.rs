@@ -33,6 +33,11 @@ impl Keepalive {
         Self { interval, timeout, last_received: now, ping: None }
     }
 
+    /// When anything was received last, or the connection began.
+    pub(super) fn last_received(&self) -> Instant {
+        self.last_received
+    }
+
     /// Anything received counts as a sign of life.
     pub(super) fn note_received(&mut self, now: Instant) {
         self.last_received = now;

@@ -111,6 +111,23 @@ fn a_reset_ends_commands_with_lower_numbers_and_no_others() {
     assert_eq!(pair.completed().token, 2);
 }
 
+/// RFC 7143 11.5.5: an ordinary command may have the number that an immediate one carried.
+#[test]
+fn an_abort_of_an_immediate_command_refers_to_its_own_number() {
+    let mut pair = Pair::logged_in(Offer::target());
+    pair.session.submit_immediate(pair.now, pair.command(2, LUN, Data::None));
+    let [immediate] = pair.commands_sent()[..] else { panic!("one command") };
+    let mut later = pair.command(3, LUN, Data::None);
+    later.timeout = Duration::from_secs(600);
+    pair.session.submit(pair.now, later);
+    let [ordinary] = pair.commands_sent()[..] else { panic!("one command") };
+    assert_eq!(immediate.cmd_sn, ordinary.cmd_sn);
+    pair.pass(Duration::from_secs(30)).unwrap();
+    let abort = pair.functions_sent()[0];
+    assert_eq!(abort.referenced_task_tag, Some(immediate.initiator_task_tag));
+    assert_eq!(abort.ref_cmd_sn, abort.cmd_sn, "not that of the ordinary one");
+}
+
 /// Its time was up while the reset was under way, which did not end it.
 #[test]
 fn a_command_that_was_overdue_during_a_reset_and_outlives_it_is_aborted_behind_it() {

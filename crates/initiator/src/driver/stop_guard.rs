@@ -23,7 +23,12 @@ impl Drop for StopGuard {
             }
         }
         let now = self.clock.now();
-        self.shared.client().into_iter().for_each(|path| path.end(now));
+        if let Some(path) = self.shared.client() {
+            path.end(now);
+            // Also where no driver is polled any more to say what has become of the client.
+            let sharing = path.with(|member, _| member.status(now));
+            self.shared.view().status.sharing = Some(sharing);
+        }
         self.shared.stop(&self.place);
     }
 }

@@ -180,8 +180,8 @@ pub const RETAINED_DATA_BYTES_MAX: usize = 16 << 20;
 pub const RESPONSE_BYTES_HIGH: usize = 1 << 20;
 
 /// Bytes of answers that wait to be written on a connection, or of memory for them, beyond which no message of ours is
-/// added: whoever sends it has it still, and a peer that takes none gets no more of them. Half of what requests wait for,
-/// so that messages alone keep nobody's requests from being read; 300 of the longest.
+/// added: whoever sends it has it still, and a peer that takes none gets no more of them. Half of what requests wait
+/// for, so that messages alone keep nobody's requests from being read; 300 of the longest.
 pub const MESSAGE_BYTES_HIGH: usize = RESPONSE_BYTES_HIGH / 2;
 
 /// Bytes of memory that all sessions keep for recovery, but for what each always may. Enough for sixteen busy sessions;

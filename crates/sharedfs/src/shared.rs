@@ -176,8 +176,8 @@ impl<C: Commit, P: Pins> Shared<C, P> {
         Ok(())
     }
 
-    /// After this host, which had read, has taken over: where the lock was claimed back meanwhile, what it took over may
-    /// be something else than what it had read.
+    /// After this host, which had read, has taken over: where the lock was claimed back meanwhile, what it took over
+    /// may be something else than what it had read.
     ///
     /// # Errors
     /// As [`compare`](Self::compare).

@@ -55,8 +55,8 @@ fn who_is_called_back_after_a_start_writes_nothing_into_an_image_that_was_restor
 }
 
 /// Host 1 has read, and changes something. At this request of that its target goes away, and comes back, with
-/// `is_restored` with an older image. With `has_ended` the mount of host 0 had come to its end: host 1 marks it as in use
-/// first. Returns whether the change came to that request, and what became of it and its commit.
+/// `is_restored` with an older image. With `has_ended` the mount of host 0 had come to its end: host 1 marks it as in
+/// use first. Returns whether the change came to that request, and what became of it and its commit.
 fn change_over_a_start(count: u64, is_restored: bool, has_ended: bool) -> (bool, Result<(), Error>) {
     let mut target = Target::made(3);
     let interruptions = Interruption::below(&mut target);

@@ -98,8 +98,8 @@ impl Sharing {
     }
 
     /// Sends the messages of shared units to this initiator. Returns whether there were any. Without a connection they
-    /// wait, and so they do while the initiator leaves much on it: of those that it takes elsewhere meanwhile nothing is
-    /// kept for it here.
+    /// wait, and so they do while the initiator leaves much on it: of those that it takes elsewhere meanwhile nothing
+    /// is kept for it here.
     pub(super) fn send_messages(
         &self,
         units: &Units,

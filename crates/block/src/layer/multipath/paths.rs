@@ -118,8 +118,8 @@ impl Paths {
         self.set_access(path, Access::None);
     }
 
-    /// The path for the next request, none of `tried`; with none online, one that may be back soon, if it `may_wait` for
-    /// that. A flush goes to a path that has a loss to tell, if there is one online.
+    /// The path for the next request, none of `tried`; with none online, one that may be back soon, if it `may_wait`
+    /// for that. A flush goes to a path that has a loss to tell, if there is one online.
     pub(super) fn choose(&self, tried: &[usize], may_wait: bool, is_flush: bool) -> Option<Chosen<'_>> {
         self.drain();
         let mut state = self.lock();

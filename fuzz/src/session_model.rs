@@ -63,7 +63,6 @@ struct Sent {
     cmd_sn: Option<Serial32>,
     lun: u64,
     is_write: bool,
-    expected: u32,
 }
 
 /// A task management request under way.
@@ -118,7 +117,7 @@ impl Model {
         is_write: bool,
     ) {
         let serial = self.next_serial();
-        self.sent.push(Sent { cmd_sn: (!is_immediate).then_some(cmd_sn), lun, is_write, expected });
+        self.sent.push(Sent { cmd_sn: (!is_immediate).then_some(cmd_sn), lun, is_write });
         if !is_immediate {
             self.note_cmd_sn(cmd_sn);
         }
@@ -162,7 +161,7 @@ impl Model {
             Ok(Cdb::Read(transfer) | Cdb::Write(transfer)) => transfer.blocks.lba as u32,
             _ => panic!("a command that was never sent: {command:?}"),
         };
-        let Some(&Sent { cmd_sn, lun, is_write, .. }) = self.sent.get(serial as usize) else {
+        let Some(&Sent { cmd_sn, lun, is_write }) = self.sent.get(serial as usize) else {
             panic!("a command that was never sent: {command:?}")
         };
         assert!(self.begun.insert(serial), "a command is executed once");

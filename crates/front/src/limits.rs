@@ -213,6 +213,6 @@ pub const ATTRIBUTES_FORGOTTEN_AT_ONCE: usize = 256;
 /// (`ENOMEM`).
 pub const LISTING_BYTES_MAX: u32 = 256 << 20;
 
-/// Names of a directory that are prepared for one answer: as many as fit in a page, if they are short. Where more of them
-/// are looked up for it, because some are gone, others have their turn on the runtime after so many.
+/// Names of a directory that are prepared for one answer: as many as fit in a page, if they are short. Where more of
+/// them are looked up for it, because some are gone, others have their turn on the runtime after so many.
 pub const DIRECTORY_ENTRIES_MAX: usize = 128;

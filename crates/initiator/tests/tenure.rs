@@ -1,5 +1,5 @@
-//! A change belongs to the lock of the whole LUN under which it came: where that lock was lost meanwhile it is not made,
-//! also where nothing keeps the loss in mind.
+//! A change belongs to the lock of the whole LUN under which it came: where that lock was lost meanwhile it is not
+//! made, also where nothing keeps the loss in mind.
 
 mod support;
 

@@ -17,8 +17,8 @@ pub const CONTROL_CALLERS_MAX: usize = 16;
 /// minutes until a cache is clean; more callers wait in the listen queue.
 pub const CONTROL_ANSWERS_MAX: usize = 64;
 
-/// Longest record that is read (of a sidecar, or of a list of this host): a sidecar with all registrations of persistent
-/// reservations has some hundred KiB, the state of sharing with all spans of ended lives as many.
+/// Longest record that is read (of a sidecar, or of a list of this host): a sidecar with all registrations of
+/// persistent reservations has some hundred KiB, the state of sharing with all spans of ended lives as many.
 pub const RECORD_BYTES_MAX: u64 = 4 << 20;
 
 /// How long a caller of a control socket may take until it has sent its request: some seconds pass
@@ -259,8 +259,8 @@ pub const PATH_ANSWER_MAX: Duration = Duration::from_secs(15);
 /// Silence after which a target is asked, and then after which it is gone, unless the user says another.
 pub const KEEPALIVE: Duration = Duration::from_secs(5);
 
-/// The same for a LUN that several hosts share: a connection that carries nothing any more is found out, and another one
-/// is there, before the lease of this host and the time for an answer to a callback are over.
+/// The same for a LUN that several hosts share: a connection that carries nothing any more is found out, and another
+/// one is there, before the lease of this host and the time for an answer to a callback are over.
 pub const KEEPALIVE_SHARED: Duration = Duration::from_secs(2);
 
 /// What a dead connection may take of a lease to be found out, in percent: when it dies, up to a third of the lease has

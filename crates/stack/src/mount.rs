@@ -7,8 +7,8 @@
 //! Order of the end, after a signal, `forebay detach` or `umount`: the directory is unmounted and
 //! requests under way are answered, all changes become durable and are written to their place, the
 //! superblock is marked clean, and the session is closed. `ending` is the part of that which is
-//! left out where the target is away. `flushing` is what is asked for by the control socket. `mark` is how it hears that others changed the LUN meanwhile;
-//! `sharing` is how it gets on with other hosts that have it mounted.
+//! left out where the target is away. `flushing` is what is asked for by the control socket. `mark` is how it hears
+//! that others changed the LUN meanwhile; `sharing` is how it gets on with other hosts that have it mounted.
 
 use std::cell::Cell;
 use std::future::{Future, pending};

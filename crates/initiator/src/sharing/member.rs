@@ -533,8 +533,8 @@ impl Member {
         self.names_before = true;
     }
 
-    /// The next command to send by this path, with its number. The target has room for so many answers and some renewals
-    /// on each.
+    /// The next command to send by this path, with its number. The target has room for so many answers and some
+    /// renewals on each.
     pub(crate) fn next_order(&mut self, now: Instant, path: PathNumber) -> Option<(u64, Order)> {
         let order = self.due_order(now, path)?;
         let number = self.next_number;
@@ -887,8 +887,8 @@ impl Member {
 /// The error of a unit whose target grants a lease that is of no use.
 pub(crate) fn short_lease(place: &str, lease: Duration) -> Error {
     let words = format!(
-        "{place} cannot be shared: its target grants a lease of {} ms, and one of less than {} ms is over before it can \
-         be renewed; set a longer one there",
+        "{place} cannot be shared: its target grants a lease of {} ms, and one of less than {} ms is over before it \
+         can be renewed; set a longer one there",
         lease.as_millis(),
         LEASE_MIN.as_millis()
     );

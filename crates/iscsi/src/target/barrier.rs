@@ -1,7 +1,7 @@
 //! What holds commands back that are behind a task management function.
 //!
-//! A function covers tasks with a lower CmdSN than its own (RFC 7143 11.5.1), while the unit ends all tasks that it has.
-//! So those behind the function do not get to the unit before it is carried out.
+//! A function covers tasks with a lower CmdSN than its own (RFC 7143 11.5.1), while the unit ends all tasks that it
+//! has. So those behind the function do not get to the unit before it is carried out.
 
 use base::serial::Serial32;
 

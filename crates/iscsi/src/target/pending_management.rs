@@ -29,7 +29,8 @@ pub(super) struct PendingManagement {
     pub(super) is_begun: bool,
     /// Aborted tasks with the driver whose completion must be seen first.
     pub(super) waits_for: Vec<TaskId>,
-    /// The answer if it succeeds, once it is carried out: the one task of ABORT TASK may have been answered before that.
+    /// The answer if it succeeds, once it is carried out: the one task of ABORT TASK may have been answered before
+    /// that.
     pub(super) carried_out: Option<TaskManagementOutcome>,
     /// The driver's outcome.
     pub(super) outcome: Option<TaskManagementOutcome>,

@@ -383,7 +383,8 @@ impl Session {
     }
 
     /// Whether a task waits for a task management function, which covers it and may still be refused, or which it is
-    /// behind. A command of it that the driver cannot begin is taken back, so that the function need not wait behind it.
+    /// behind. A command of it that the driver cannot begin is taken back, so that the function need not wait behind
+    /// it.
     pub fn is_suspended(&self, id: TaskId) -> bool {
         let is_suspended =
             |id: TaskId| self.commands.set.tasks.get(&id.initiator_task_tag).is_some_and(|it| it.is_suspended);

@@ -184,8 +184,8 @@ impl TaskSet {
         None
     }
 
-    /// Takes a fence down. Returns the tasks whose answers were held back, in the order of these; another fence may hold
-    /// some back still.
+    /// Takes a fence down. Returns the tasks whose answers were held back, in the order of these; another fence may
+    /// hold some back still.
     #[must_use]
     pub(super) fn clear_fence(&mut self, function: TaskManagementId) -> Vec<TaskId> {
         self.fences.clear(function);
@@ -209,9 +209,9 @@ impl TaskSet {
             && task().is_some_and(|task| self.barriers.iter().any(|barrier| barrier.holds_back(&task.header)))
     }
 
-    /// Lets go what was behind a function that is carried out or refused. Returns the tasks that may go on, in the order
-    /// of their commands. Those that the driver had before the function came may have been ended by it, and are answered
-    /// nevertheless.
+    /// Lets go what was behind a function that is carried out or refused. Returns the tasks that may go on, in the
+    /// order of their commands. Those that the driver had before the function came may have been ended by it, and are
+    /// answered nevertheless.
     #[must_use]
     pub(super) fn lift_barrier(&mut self, function: TaskManagementId) -> Vec<TaskId> {
         let Some(index) = self.barriers.iter().position(|barrier| barrier.id == function) else { return Vec::new() };

@@ -42,8 +42,8 @@ impl Commands {
         self.set.command_numbers()
     }
 
-    /// Takes a command; `arrived` is what was made of it when its header came, if it has a data segment. Returns whether
-    /// its turn in the command order may have come.
+    /// Takes a command; `arrived` is what was made of it when its header came, if it has a data segment. Returns
+    /// whether its turn in the command order may have come.
     ///
     /// # Errors
     /// When the connection must end.
@@ -397,8 +397,8 @@ impl Commands {
         }
     }
 
-    /// Ends a task with its outcome from the driver, at once or when no fence holds its answer back. Those of tasks that
-    /// have ended are ignored. Returns whether it was one that had not.
+    /// Ends a task with its outcome from the driver, at once or when no fence holds its answer back. Those of tasks
+    /// that have ended are ignored. Returns whether it was one that had not.
     pub(super) fn complete(&mut self, id: TaskId, outcome: Outcome, nexus: &mut Nexus) -> bool {
         let Some(task) = self.set.task(id).filter(|task| task.answer.is_none()) else { return false };
         let outcome = match outcome.is_silent {
